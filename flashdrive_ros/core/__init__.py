@@ -1,0 +1,1 @@
+"""The streaming VLA engine.  Nothing below this package imports ROS."""

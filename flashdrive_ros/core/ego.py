@@ -1,0 +1,102 @@
+"""Ego history: poses at 10 Hz before t0, in the ego frame at t0."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .types import GRID_NS, InputError, NANOSECONDS
+
+HISTORY_POSES = 16
+
+
+@dataclass(frozen=True)
+class EgoHistory:
+    """
+    16 poses at 10 Hz, t0 - 1.5 s to t0, in the ego frame at t0 (spec `alpamayo.md` section 5).
+
+    `xyz` [16, 3] m, `rot` [16, 3, 3] (vehicle at that time -> ego frame at t0);
+    the last pose is the origin with identity rotation.
+    """
+
+    t0_ns: int
+    xyz: np.ndarray
+    rot: np.ndarray
+
+    def __post_init__(self):
+        """Refuse other shapes and values that are not finite."""
+        if np.shape(self.xyz) != (HISTORY_POSES, 3) or np.shape(self.rot) != (HISTORY_POSES, 3, 3):
+            raise InputError(f'ego history must be xyz [16, 3] and rot [16, 3, 3], got '
+                             f'{list(np.shape(self.xyz))} and {list(np.shape(self.rot))}')
+        if not (np.isfinite(self.xyz).all() and np.isfinite(self.rot).all()):
+            raise InputError('ego history holds values that are not finite')
+
+    @classmethod
+    def from_odometry(cls, stamps_ns, positions, quaternions_xyzw, t0_ns, *,
+                      max_gap_s: float = 0.5, max_extrapolation_s: float = 0.0) -> EgoHistory:
+        """
+        Interpolate odometry of any rate at the 16 history times.
+
+        `stamps_ns` [n] ascending, `positions` [n, 3] m and `quaternions_xyzw`
+        [n, 4] in any fixed frame.  Positions are interpolated linearly,
+        rotations along the shortest arc.  Raises `InputError` when the span
+        [t0 - 1.5 s, t0] is not covered (up to `max_extrapolation_s` beyond the
+        last sample is extrapolated at constant velocity) or has a gap longer
+        than `max_gap_s`.
+        """
+        stamps = np.asarray(stamps_ns, dtype=np.int64)
+        positions = np.asarray(positions, dtype=np.float64)
+        quaternions = np.asarray(quaternions_xyzw, dtype=np.float64)
+        times = t0_ns + GRID_NS * np.arange(-HISTORY_POSES + 1, 1, dtype=np.int64)
+        _check_cover(stamps, times, max_gap_s, max_extrapolation_s)
+        norms = np.linalg.norm(quaternions, axis=1, keepdims=True)
+        if not (np.isfinite(positions).all() and np.isfinite(norms).all() and (norms > 1e-6).all()):
+            raise InputError('odometry holds poses that are not finite or quaternions of length 0')
+        quaternions = quaternions / norms
+        right = np.clip(np.searchsorted(stamps, times, side='left'), 1, len(stamps) - 1)
+        left = right - 1
+        weight = (times - stamps[left]) / (stamps[right] - stamps[left])
+        xyz = positions[left] + weight[:, None] * (positions[right] - positions[left])
+        rot = quaternion_to_matrix(_slerp(quaternions[left], quaternions[right], weight))
+        to_ego = rot[-1].T
+        return cls(t0_ns, (xyz - xyz[-1]) @ to_ego.T, to_ego @ rot)
+
+
+def _check_cover(stamps, times, max_gap_s, max_extrapolation_s):
+    if len(stamps) < 2:
+        raise InputError(f'odometry has {len(stamps)} samples, at least 2 are needed')
+    steps = np.diff(stamps)
+    if (steps <= 0).any():
+        raise InputError('odometry stamps are not strictly ascending')
+    early = (stamps[0] - times[0]) / NANOSECONDS
+    late = (times[-1] - stamps[-1]) / NANOSECONDS
+    if early > 0:
+        raise InputError(f'odometry begins {early:.3f} s after the start of the 1.5 s history')
+    if late > max_extrapolation_s:
+        raise InputError(f'odometry ends {late:.3f} s before the frames\' time')
+    inside = (stamps[1:] > times[0]) & (stamps[:-1] < times[-1])
+    gap = steps[inside].max(initial=0) / NANOSECONDS
+    if gap > max_gap_s:
+        raise InputError(f'odometry has a gap of {gap:.3f} s (limit {max_gap_s} s)')
+
+
+def _slerp(a, b, weight):
+    """Spherical interpolation of unit quaternions [n, 4] along the shorter arc."""
+    dot = (a * b).sum(1)
+    b = np.where(dot[:, None] < 0, -b, b)
+    angle = np.arccos(np.clip(np.abs(dot), -1, 1))
+    small = angle < 1e-6
+    sine = np.where(small, 1.0, np.sin(angle))
+    wa = np.where(small, 1 - weight, np.sin((1 - weight) * angle) / sine)
+    wb = np.where(small, weight, np.sin(weight * angle) / sine)
+    mixed = wa[:, None] * a + wb[:, None] * b
+    return mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
+
+
+def quaternion_to_matrix(q) -> np.ndarray:
+    """Rotation matrices [n, 3, 3] of unit quaternions [n, 4] in x, y, z, w order."""
+    x, y, z, w = np.moveaxis(np.asarray(q, dtype=np.float64), -1, 0)
+    rows = [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w),
+            2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w),
+            2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)]
+    return np.stack(rows, -1).reshape(*x.shape, 3, 3)

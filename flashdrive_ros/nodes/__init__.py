@@ -1,0 +1,1 @@
+"""ROS 2 nodes: wiring between topics and the engine, no maths."""

@@ -1,0 +1,1 @@
+"""The embedded driving world: map, traffic, expert, causes, renderer (NumPy and OpenCV)."""
