@@ -83,7 +83,8 @@ def shared_prefix(q: Tensor, prefix_k: Tensor, prefix_v: Tensor, own_k: Tensor, 
     kv = prefix_k.shape[0]
     q = (q * d ** -0.5).reshape(samples, kv, -1, d)
     together = q.transpose(0, 1).reshape(kv, -1, d)
-    prefix_scores = (together @ prefix_k.mT).view(kv, samples, -1, prefix_k.shape[1]).transpose(0, 1)
+    prefix_scores = (together @ prefix_k.mT).view(kv, samples, -1, prefix_k.shape[1])
+    prefix_scores = prefix_scores.transpose(0, 1)
     own_scores = q @ own_k.mT
     if own_mask is not None:
         own_scores = own_scores.masked_fill(~own_mask, -torch.inf)

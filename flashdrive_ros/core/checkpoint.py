@@ -55,8 +55,7 @@ def find(name: str) -> Path:
 
 
 def _from_hub(name: str, patterns: list[str]) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub import errors
+    from huggingface_hub import errors, snapshot_download
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except errors.GatedRepoError:

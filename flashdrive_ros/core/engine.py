@@ -21,7 +21,7 @@ from .config import EngineConfig
 from .ego import HISTORY_POSES, EgoHistory
 from .model import Alpamayo
 from .prompt import PromptLayout, build_layout
-from .reasoning import Reasoned, generate, next_logits, reason, reason_separately
+from .reasoning import Reasoned, generate, reason, reason_separately
 from .stream import PromptStream
 from .streaming import Window, fill_window, shift_between, time_reason
 from .tokenizer import Tokenizer
@@ -128,7 +128,7 @@ class Engine:
         self.prefill_reason = reason
 
     def warm_up(self, camera_ids=None, height: int = 1080, width: int = 1920) -> None:
-        """Run two windows of black frames, so that the first real step is as fast as the others."""
+        """Run two windows of black frames, so that the first real step is as fast as others."""
         cameras = camera_ids or self.camera_ids or DEFAULT_CAMERAS
         black = np.zeros((height, width, 3), np.uint8)
         plan_id = self.plan_id

@@ -44,8 +44,8 @@ class Tokenizer:
         self.backend = backend
         self.vocab_size = backend.get_vocab_size()
         if self.vocab_size > config.vocab_size:
-            raise CheckpointError(f'the tokenizer has {self.vocab_size} tokens, config.json allows '
-                                  f'{config.vocab_size}')
+            raise CheckpointError(f'the tokenizer has {self.vocab_size} tokens, config.json '
+                                  f'allows {config.vocab_size}')
 
     @classmethod
     def from_file(cls, path: Path, config: ModelConfig) -> Tokenizer:

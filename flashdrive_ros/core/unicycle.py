@@ -67,7 +67,8 @@ def speed_from_history(xyz: Tensor, rot: Tensor, config: ActionConfig) -> Tensor
     return torch.cholesky_solve(right, torch.linalg.cholesky(normal))[..., -1, 0]
 
 
-def decode(actions: Tensor, speed_0: Tensor, z: Tensor, config: ActionConfig) -> UnicycleTrajectory:
+def decode(actions: Tensor, speed_0: Tensor, z: Tensor,
+           config: ActionConfig) -> UnicycleTrajectory:
     """
     Integrate normalised `actions` [K, N, 2] from `speed_0` [K] m/s; `z` [K] m is kept.
 

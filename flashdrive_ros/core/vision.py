@@ -18,7 +18,7 @@ from .rotary import rotate, vision_rotary
 
 @dataclass(frozen=True)
 class ImageFeatures:
-    """Features of one image, or of several in a row: `tokens` [t, hidden], `deepstack` [taps, t, hidden]."""
+    """`tokens` [t, hidden] and `deepstack` [taps, t, hidden] of one image, or of several."""
 
     tokens: Tensor
     deepstack: Tensor
@@ -117,7 +117,7 @@ class VisionTower(nn.Module):
         return self.patch_embed.proj(patches) + self.position_embedding(grid)
 
     def forward(self, patches: Tensor, grid: tuple[int, int]) -> list[ImageFeatures]:
-        """Encode `patches` [n, rows * columns, patch_dim] in merge order, `grid` = (rows, columns)."""
+        """Encode `patches` [n, patches, patch_dim] in merge order of a (rows, columns) `grid`."""
         x = self.embed(patches, grid)
         rows, columns = merge_order(grid, self.config.spatial_merge_size, patches.device)
         cos, sin = vision_rotary(rows, columns,

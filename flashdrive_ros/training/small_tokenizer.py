@@ -28,8 +28,9 @@ QWEN_TOKENS = (
     '<|repo_name|>', '<|file_sep|>', '<tool_response>', '</tool_response>', '<think>', '</think>')
 
 ACTIONS = ('keep the speed', 'slow down', 'stop', 'accelerate', 'brake hard', 'start moving',
-           'keep waiting', 'approach slowly', 'nudge left', 'nudge right', 'change to the left lane',
-           'change to the right lane', 'turn left', 'turn right', 'keep the lane', 'yield')
+           'keep waiting', 'approach slowly', 'nudge left', 'nudge right',
+           'change to the left lane', 'change to the right lane', 'turn left', 'turn right',
+           'keep the lane', 'yield')
 CAUSES = ('the road ahead is clear', 'the lead vehicle is braking', 'the lead vehicle is slower',
           'the lead vehicle has stopped', 'the lead vehicle is pulling away',
           'the traffic light is red', 'the traffic light is yellow', 'the traffic light is green',
@@ -37,7 +38,8 @@ CAUSES = ('the road ahead is clear', 'the lead vehicle is braking', 'the lead ve
           'a cyclist is ahead', 'a truck is ahead', 'a car cuts in from the left',
           'a car cuts in from the right', 'the road curves to the left',
           'the road curves to the right', 'the speed limit is reached',
-          'the intersection is occupied', 'the route turns left here', 'the route turns right here')
+          'the intersection is occupied', 'the route turns left here',
+          'the route turns right here')
 ROUTES = ('Continue straight', 'Turn left in 40m', 'Turn right in 80m', 'Keep left', 'Keep right',
           'Turn left onto the main street in 120m', 'Stop at the end of the route')
 DETAILS = ('', '; gap {n} m', '; speed {n} m/s', '; keep {n} m distance', ' and {n} m away')
