@@ -41,7 +41,7 @@ def missing_packages():
 
 def check_machine():
     """Stop with one line that says what to do when the set-up cannot succeed here."""
-    if sys.version_info < (3, 10):
+    if sys.version_info < (3, 10):  # noqa: UP036  (older ones do run this file)
         sys.exit(f'Python {platform.python_version()} is too old: set PYTHON to 3.10 or newer')
     if (sys.platform, platform.machine()) != ('linux', 'x86_64'):
         sys.exit(f'ROS 2 wheels are for Linux on x86_64, this is {sys.platform} on '
@@ -109,9 +109,9 @@ class Environment:
 
     def _constraints(self):
         """Write the tested releases; an installed torch, whatever it is, stays."""
-        found = subprocess.run(
-            [self.python, '-c', 'from importlib import metadata; print(metadata.version("torch"))'],
-            env=self._variables, capture_output=True, text=True).stdout.strip()
+        version_of = 'from importlib import metadata; print(metadata.version("torch"))'
+        found = subprocess.run([self.python, '-c', version_of], env=self._variables,
+                               capture_output=True, text=True).stdout.strip()
         lines = (HERE / 'constraints.txt').read_text().splitlines()
         if found:
             lines = [line for line in lines if not line.startswith('torch==')]
