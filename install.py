@@ -135,7 +135,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--venv', default='.venv', help='an existing one is used as it is')
     parser.add_argument('--extra', action='append', default=[], help='test or view')
+    parser.add_argument('--missing', action='store_true',
+                        help='only print the Debian packages that are missing')
     arguments = parser.parse_args()
+    if arguments.missing:
+        print(*missing_packages())
+        return
     check_machine()
 
     start = time.monotonic()

@@ -26,7 +26,7 @@ def _free_domain():
     """Take a domain; the lock on its file ends with this process."""
     for domain in random.sample(DOMAINS, len(DOMAINS)):
         path = Path(tempfile.gettempdir(), f'flashdrive_ros_test_domain_{domain}')
-        lock = path.open('w')  # noqa: SIM115  (open means taken)
+        lock = path.open('w')
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
