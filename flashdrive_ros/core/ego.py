@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .types import GRID_NS, InputError, NANOSECONDS
+from .types import GRID_NS, NANOSECONDS, InputError
 
 HISTORY_POSES = 16
 
@@ -50,7 +50,8 @@ class EgoHistory:
         times = t0_ns + GRID_NS * np.arange(-HISTORY_POSES + 1, 1, dtype=np.int64)
         _check_cover(stamps, times, max_gap_s, max_extrapolation_s)
         norms = np.linalg.norm(quaternions, axis=1, keepdims=True)
-        if not (np.isfinite(positions).all() and np.isfinite(norms).all() and (norms > 1e-6).all()):
+        finite = np.isfinite(positions).all() and np.isfinite(norms).all()
+        if not (finite and (norms > 1e-6).all()):
             raise InputError('odometry holds poses that are not finite or quaternions of length 0')
         quaternions = quaternions / norms
         right = np.clip(np.searchsorted(stamps, times, side='left'), 1, len(stamps) - 1)

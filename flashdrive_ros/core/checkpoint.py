@@ -1,0 +1,245 @@
+"""
+Checkpoint directory -> model and tokenizer.
+
+One loader for the public checkpoints and for our own: the key names are theirs.
+Weights are read shard by shard straight into their place on the device;
+q|k|v and gate|up are fused and the vocabulary is padded on the way
+(spec `alpamayo.md` section 10).
+"""
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from .config import CheckpointError, ModelConfig, read_json
+from .model import Alpamayo
+from .tokenizer import Tokenizer
+
+MODELS = Path(__file__).resolve().parent.parent / 'models'
+_PREFIXES = (('vlm.model.visual.', 'visual.'),
+             ('vlm.model.language_model.embed_tokens.', 'embed_tokens.'),
+             ('vlm.model.language_model.', 'language_model.'),
+             ('vlm.lm_head.', 'lm_head.'))
+_RECOMPUTED = re.compile(r'action_space\.|.*\.freqs$|.*rotary.*inv_freq$|expert\.embed_tokens\.')
+"""Buffers that some checkpoints carry and the code computes from the configuration."""
+_DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
+_KNOWN_VLMS = ('Cosmos-Reason2-8B', 'Cosmos-Reason1.1-8B', 'Qwen3-VL-8B-Instruct')
+"""Base models whose sizes are the defaults of `config.py`."""
+
+
+def find(name: str) -> Path:
+    """
+    Directory of a checkpoint: a shipped model's name, a path, or a hub id `owner/name`.
+
+    Raises `CheckpointError` in plain words when there is none, when the hub
+    can't be reached or when it asks for a licence to be accepted first.
+    """
+    if (MODELS / name / 'config.json').is_file():
+        return MODELS / name
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise CheckpointError(f'{path} is a file, expected a checkpoint directory')
+    if re.fullmatch(r'[\w.-]+/[\w.-]+', name):
+        return _from_hub(name, ['*.json', '*.safetensors', '*.pt', '*.jinja'])
+    shipped = sorted(p.parent.name for p in MODELS.glob('*/config.json'))
+    raise CheckpointError(f'no checkpoint {name!r}: neither a directory, nor a hub id, nor one '
+                          f'of the shipped models {shipped}')
+
+
+def _from_hub(name: str, patterns: list[str]) -> Path:
+    from huggingface_hub import errors, snapshot_download
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except errors.GatedRepoError:
+        raise CheckpointError(f'{name} is gated: accept its licence on its page, then log in with '
+                              '`hf auth login`') from None
+    except errors.RepositoryNotFoundError:
+        raise CheckpointError(f'the hub has no model {name}, or it is private') from None
+    except Exception as error:  # offline shows as many different types
+        raise CheckpointError(f'{name} is not on this machine and the hub could not be reached '
+                              f'({type(error).__name__}); give a local directory') from None
+
+
+def load(name: str, device: torch.device, dtype: torch.dtype) -> tuple[Alpamayo, Tokenizer]:
+    """Load the checkpoint `name` (see `find`) onto `device`; peak memory is model + one shard."""
+    directory = find(name)
+    config, tokenizer_file = read_config(directory)
+    tokenizer = Tokenizer.from_file(tokenizer_file, config)
+    with torch.device('meta'):
+        model = Alpamayo(config)
+    model = model.to(dtype).to_empty(device=device).eval().requires_grad_(False)
+    if config.random_weights_seed is not None:
+        randomise(model, config.random_weights_seed)
+    else:
+        fill(model, directory)
+    return model, tokenizer
+
+
+def read_config(directory: Path) -> tuple[ModelConfig, Path]:
+    """Configuration of the checkpoint in `directory`, and its tokenizer file."""
+    raw = read_json(directory / 'config.json')
+    vlm_name = str(raw.get('vlm_name_or_path', 'vlm'))
+    vlm = directory / vlm_name
+    tokenizers = [directory / 'tokenizer.json', vlm / 'tokenizer.json']
+    tokenizer = next((t for t in tokenizers if t.is_file()), None)
+    known = vlm_name.rpartition('/')[2] in _KNOWN_VLMS
+    if not vlm.is_dir() and (tokenizer is None or not known):
+        vlm = _from_hub(vlm_name, ['config.json', 'tokenizer*.json'])
+        tokenizer = tokenizer or vlm / 'tokenizer.json'
+    sizes = read_json(vlm / 'config.json') if (vlm / 'config.json').is_file() else {}
+    if not sizes and not known:
+        raise CheckpointError(f"{vlm / 'config.json'} does not exist and the sizes of "
+                              f'{vlm_name} are not known')
+    if tokenizer is None:
+        raise CheckpointError(f'{directory} has no tokenizer.json, nor has {vlm_name}')
+    return ModelConfig.from_checkpoint(directory, sizes), tokenizer
+
+
+def shards(directory: Path) -> list[Path]:
+    """Safetensors files of a checkpoint, through its index when there is one."""
+    index = directory / 'model.safetensors.index.json'
+    if index.is_file():
+        names = sorted(set(read_json(index).get('weight_map', {}).values()))
+        missing = [n for n in names if not (directory / n).is_file()]
+        if missing or not names:
+            raise CheckpointError(f'{index} lists shards that do not exist: {missing}')
+        return [directory / n for n in names]
+    files = sorted(directory.glob('*.safetensors'))
+    if not files:
+        raise CheckpointError(f'{directory} holds no *.safetensors')
+    return files
+
+
+def fill(model: Alpamayo, directory: Path) -> None:
+    """
+    Copy every tensor of the checkpoint to its place in `model`.
+
+    Raises `CheckpointError` naming missing, unexpected and mis-shaped keys.
+    """
+    places = dict(_places(model))
+    with torch.no_grad():
+        for name in ('embed_tokens', 'lm_head'):
+            getattr(model, name).weight[model.config.vocab_size:] = 0
+    unexpected, misshaped = [], []
+    for shard in shards(directory):
+        try:
+            with safe_open(shard, 'pt', device='cpu') as file:
+                for key in file.keys():  # noqa: SIM118 (not a mapping)
+                    if key in places:
+                        place = places.pop(key)
+                        misshaped += _copy(key, file.get_tensor(key), place)
+                    elif not _RECOMPUTED.match(key):
+                        unexpected.append(key)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f'{shard} can not be read: {error}') from None
+    problems = [f'{what}: {_some(keys)}' for what, keys in (
+        ('missing keys', sorted(places)), ('unexpected keys', unexpected),
+        ('wrong shapes', misshaped)) if keys]
+    if problems:
+        raise CheckpointError(f'{directory} does not fit its config.json; ' + '; '.join(problems))
+
+
+def _some(keys: list[str], limit: int = 6) -> str:
+    more = f' and {len(keys) - limit} more' if len(keys) > limit else ''
+    return ', '.join(keys[:limit]) + more
+
+
+def _copy(key: str, source: Tensor, place: Tensor) -> list[str]:
+    if source.dim() == 5:  # the patch embedding is stored as a convolution whose kernel = stride
+        source = source.flatten(1)
+    if source.shape != place.shape:
+        return [f'{key} {list(source.shape)} instead of {list(place.shape)}']
+    with torch.no_grad():
+        place.copy_(source)
+    return []
+
+
+def _places(model: Alpamayo) -> Iterator[tuple[str, Tensor]]:
+    """Public key -> the view of our parameter that it fills."""
+    config = model.config
+    for name, parameter in model.named_parameters():
+        public = _public_name(name)
+        decoder = config.expert if name.startswith('expert.') else config.text
+        if name.endswith('qkv_proj.weight'):
+            sizes = [decoder.num_attention_heads * decoder.head_dim,
+                     *[decoder.num_key_value_heads * decoder.head_dim] * 2]
+            for part, view in zip('qkv', parameter.split(sizes)):
+                yield public.replace('qkv_proj', f'{part}_proj'), view
+        elif name.endswith('gate_up_proj.weight'):
+            for part, view in zip(('gate', 'up'), parameter.chunk(2)):
+                yield public.replace('gate_up_proj', f'{part}_proj'), view
+        elif name in ('embed_tokens.weight', 'lm_head.weight'):
+            yield public, parameter[:config.vocab_size]
+        else:
+            yield public, parameter
+
+
+def _public_name(name: str) -> str:
+    for public, ours in _PREFIXES:
+        if name.startswith(ours):
+            return public + name.removeprefix(ours)
+    return name
+
+
+@torch.no_grad()
+def randomise(model: Alpamayo, seed: int) -> None:
+    """Fill with seeded random weights: exact sizes to measure speed with, or to train from."""
+    generator = torch.Generator(model.device).manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if name.endswith('bias'):
+            parameter.zero_()
+        elif parameter.dim() == 1:
+            parameter.fill_(1.0)
+        else:
+            std = 0.02 if 'embed' in name else parameter.shape[-1] ** -0.5
+            parameter.normal_(0.0, std, generator=generator)
+    for table in (model.embed_tokens.weight, model.lm_head.weight):
+        table[model.config.vocab_size:] = 0
+
+
+def save(model: Alpamayo, directory: Path, shard_bytes: int = 15 << 20) -> None:
+    """Write the weights under their public names as safetensors shards with an index."""
+    from safetensors.torch import save_file
+    groups: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for key, tensor in _places(model):
+        tensor = tensor.detach().cpu().contiguous().clone()
+        if key.endswith('patch_embed.proj.weight'):
+            v = model.config.vision
+            tensor = tensor.view(-1, v.in_channels, v.temporal_patch_size, v.patch_size,
+                                 v.patch_size)
+        if groups[-1] and size + tensor.nbytes > shard_bytes:
+            groups.append({})
+            size = 0
+        groups[-1][key] = tensor
+        size += tensor.nbytes
+    weight_map = {}
+    for number, group in enumerate(groups, 1):
+        name = f'model-{number:05d}-of-{len(groups):05d}.safetensors'
+        save_file(group, directory / name, metadata={'format': 'pt'})
+        weight_map |= dict.fromkeys(group, name)
+    total = sum(t.nbytes for g in groups for t in g.values())
+    (directory / 'model.safetensors.index.json').write_text(json.dumps(
+        {'metadata': {'total_size': total}, 'weight_map': weight_map}, indent=1) + '\n')
+
+
+def resolve_device(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
+    """Device and dtype for the settings 'auto' or given ones; raises `CheckpointError`."""
+    if device == 'auto':
+        device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    try:
+        chosen = torch.device(device)
+        torch.empty(1, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        raise CheckpointError(f'device {device!r} can not be used: {error}') from None
+    if dtype == 'auto':
+        dtype = 'bfloat16' if chosen.type == 'cuda' else 'float32'
+    return chosen, _DTYPES[dtype]

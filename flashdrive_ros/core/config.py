@@ -1,0 +1,277 @@
+"""
+Configuration: one dataclass a concern, the defaults of Alpamayo 1.5 visible.
+
+`ModelConfig.from_checkpoint` reads the `config.json` of a checkpoint directory
+(the released field names) and the configuration of its base VLM.
+"""
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from .types import InputError
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint can't be used; the text names the file or key."""
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """Qwen3-VL vision tower (spec `alpamayo.md` section 2)."""
+
+    depth: int = 27
+    hidden_size: int = 1152
+    num_heads: int = 16
+    intermediate_size: int = 4304
+    out_hidden_size: int = 4096
+    num_position_embeddings: int = 2304
+    deepstack_visual_indexes: tuple[int, ...] = (8, 16, 24)
+    patch_size: int = 16
+    temporal_patch_size: int = 2
+    spatial_merge_size: int = 2
+    in_channels: int = 3
+
+    @property
+    def patch_dim(self) -> int:
+        """Values of one flattened patch."""
+        return self.in_channels * self.temporal_patch_size * self.patch_size ** 2
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """Qwen3 decoder: the language model, or the action expert at other sizes."""
+
+    num_hidden_layers: int = 36
+    hidden_size: int = 4096
+    intermediate_size: int = 12288
+    num_attention_heads: int = 32
+    num_key_value_heads: int = 8
+    head_dim: int = 128
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 5_000_000.0
+    mrope_section: tuple[int, int, int] = (24, 20, 20)
+
+    def __post_init__(self):
+        """Check what the attention and the rotary code rely on."""
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise CheckpointError(f'num_attention_heads {self.num_attention_heads} is no multiple '
+                                  f'of num_key_value_heads {self.num_key_value_heads}')
+        if sum(self.mrope_section) != self.head_dim // 2:
+            raise CheckpointError(f'mrope_section {self.mrope_section} must sum to head_dim / 2 = '
+                                  f'{self.head_dim // 2}')
+
+
+@dataclass(frozen=True)
+class ActionConfig:
+    """Action space and flow matching (spec `alpamayo.md` sections 6 and 7)."""
+
+    accel_mean: float = 0.02902694707164455
+    accel_std: float = 0.6810426736454882
+    curvature_mean: float = 0.0002692167976330542
+    curvature_std: float = 0.026148280660833106
+    accel_bounds: tuple[float, float] = (-9.8, 9.8)
+    curvature_bounds: tuple[float, float] = (-0.33, 0.33)
+    dt: float = 0.1
+    n_waypoints: int = 64
+    theta_lambda: float = 1e-6
+    theta_ridge: float = 1e-8
+    v_lambda: float = 1e-6
+    v_ridge: float = 1e-4
+    a_lambda: float = 1e-4
+    a_ridge: float = 1e-4
+    kappa_lambda: float = 1e-4
+    kappa_ridge: float = 1e-4
+    proj_hidden_size: int = 512
+    proj_layers: int = 2
+    num_fourier_feats: int = 20
+    max_freq: float = 100.0
+    num_inference_steps: int = 10
+
+
+@dataclass(frozen=True)
+class PromptConfig:
+    """What the prompt is made of (spec `alpamayo.md` sections 3 to 5)."""
+
+    include_camera_ids: bool = True
+    include_frame_nums: bool = True
+    min_pixels: int = 163840
+    max_pixels: int = 196608
+    traj_token_start_idx: int = 151669
+    traj_vocab_size: int = 4000
+    future_bins: int = 3000
+    history_bins: int = 1000
+    history_min: tuple[float, float, float] = (-4.0, -4.0, -10.0)
+    history_max: tuple[float, float, float] = (4.0, 4.0, 10.0)
+    tokens_per_history_traj: int = 48
+    frames_per_camera: int = 4
+    camera_ids: tuple[int, ...] | None = None
+    """Cameras that the model insists on; None: any subset."""
+
+    @property
+    def history_token_start(self) -> int:
+        """Id of history bin 0."""
+        return self.traj_token_start_idx + self.future_bins
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Everything about the network that a checkpoint fixes."""
+
+    name: str = 'alpamayo-1.5-shape'
+    model_type: str = 'alpamayo1_5'
+    vision: VisionConfig = field(default_factory=VisionConfig)
+    text: DecoderConfig = field(default_factory=DecoderConfig)
+    expert: DecoderConfig = field(default_factory=lambda: DecoderConfig(
+        hidden_size=2048, intermediate_size=8256, num_attention_heads=16))
+    action: ActionConfig = field(default_factory=ActionConfig)
+    prompt: PromptConfig = field(default_factory=PromptConfig)
+    vocab_size: int = 155697
+    expert_non_causal_attention: bool = True
+    trained: bool = True
+    random_weights_seed: int | None = None
+
+    def __post_init__(self):
+        """The expert attends to the language model's keys: their geometry must agree."""
+        for key in ('num_hidden_layers', 'num_key_value_heads', 'head_dim'):
+            ours, theirs = getattr(self.expert, key), getattr(self.text, key)
+            if ours != theirs:
+                raise CheckpointError(f'expert {key} is {ours}, the language model has {theirs}')
+
+    @property
+    def is_r1(self) -> bool:
+        """Alpamayo 1 (R1): no labels in the prompt, fixed cameras."""
+        return self.model_type == 'alpamayo_r1'
+
+    @classmethod
+    def from_checkpoint(cls, directory: Path, vlm: dict) -> ModelConfig:
+        """
+        Read `directory/config.json`; `vlm` is the base VLM's configuration.
+
+        Raises `CheckpointError` naming the file or key.
+        """
+        raw = read_json(directory / 'config.json')
+        model_type = raw.get('model_type')
+        if model_type not in ('alpamayo1_5', 'alpamayo_r1'):
+            raise CheckpointError(f"{directory / 'config.json'}: model_type is {model_type!r}, "
+                                  "expected 'alpamayo1_5' or 'alpamayo_r1'")
+        is_r1 = model_type == 'alpamayo_r1'
+        own = raw.get('flashdrive', {})
+        text = _decoder_config(vlm.get('text_config', vlm))
+        expert = _decoder_config({**vlm.get('text_config', vlm), **_EXPERT_DEFAULTS,
+                                  **(raw.get('expert_cfg') or {})})
+        action = {**raw.get('action_space_cfg', {}), **_projection(raw),
+                  'num_inference_steps': raw.get('diffusion_cfg', {}).get(
+                      'num_inference_steps', ActionConfig.num_inference_steps)}
+        future = raw.get('traj_tokenizer_cfg') or {}
+        history = raw.get('hist_traj_tokenizer_cfg') or {}
+        prompt = {**raw, **own, 'future_bins': future.get('num_bins', PromptConfig.future_bins),
+                  'history_bins': history.get('num_bins', PromptConfig.history_bins),
+                  'include_camera_ids': not is_r1 and raw.get('include_camera_ids', True),
+                  'include_frame_nums': not is_r1 and raw.get('include_frame_nums', True)}
+        for bound, key in (('history_min', 'ego_xyz_min'), ('history_max', 'ego_xyz_max')):
+            if key in history:
+                prompt[bound] = history[key]
+        return cls(
+            name=own.get('name', directory.name), model_type=model_type,
+            vision=_take(VisionConfig, vlm.get('vision_config', {})), text=text, expert=expert,
+            action=_take(ActionConfig, action), prompt=_take(PromptConfig, prompt),
+            vocab_size=raw.get('vocab_size', cls.vocab_size),
+            expert_non_causal_attention=raw.get('expert_non_causal_attention', True),
+            trained=own.get('trained', True),
+            random_weights_seed=own.get('random_weights_seed'))
+
+
+_EXPERT_DEFAULTS = {'hidden_size': 2048, 'intermediate_size': 8256, 'num_attention_heads': 16,
+                    'head_dim': 128}
+
+
+def _projection(raw: dict) -> dict:
+    cfg = raw.get('action_in_proj_cfg') or {}
+    names = {'hidden_size': 'proj_hidden_size', 'num_enc_layers': 'proj_layers',
+             'num_fourier_feats': 'num_fourier_feats', 'max_freq': 'max_freq'}
+    return {ours: cfg[theirs] for theirs, ours in names.items() if theirs in cfg}
+
+
+def _decoder_config(raw: dict) -> DecoderConfig:
+    rope = raw.get('rope_parameters') or raw.get('rope_scaling') or {}
+    return _take(DecoderConfig, {**raw, **{k: rope[k] for k in ('mrope_section', 'rope_theta')
+                                           if k in rope}})
+
+
+def _take(cls, values: dict):
+    """Build dataclass `cls` from the keys of `values` that it knows; lists become tuples."""
+    known = {f.name for f in fields(cls)}
+    return cls(**{k: tuple(v) if isinstance(v, list) else v
+                  for k, v in values.items() if k in known and v is not None})
+
+
+def read_json(path: Path) -> dict:
+    """Read a JSON object; raises `CheckpointError` naming the file."""
+    try:
+        data = json.loads(path.read_text(encoding='utf-8'))
+    except FileNotFoundError:
+        raise CheckpointError(f'{path} does not exist') from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CheckpointError(f'{path} is not readable JSON: {error}') from None
+    if not isinstance(data, dict):
+        raise CheckpointError(f'{path} holds a {type(data).__name__}, expected a JSON object')
+    return data
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """
+    How the engine runs.  Everything here may change without another checkpoint.
+
+    device               'cpu', 'cuda', 'cuda:1', or 'auto' (CUDA when present)
+    dtype                'auto' is float32 on CPU, bfloat16 on CUDA
+    seed                 noise and sampling are drawn from (seed, t0): a window repeats exactly
+    num_trajectories     K samples of the action expert
+    separate_reasonings  each trajectory after its own reasoning instead of one shared
+    flow_steps           Euler steps of flow matching; 0 takes the checkpoint's number
+    greedy               take the likeliest token; else temperature and top_p
+    nav_guidance_weight  classifier-free guidance on navigation text (Alpamayo 1.5);
+                         1 is none, w mixes (1 - w) unguided + w guided velocity
+    noise_temperature    factor on the initial noise of flow matching
+    streaming            compute only what is new; off: the whole window every step
+    recompute_labels     frame labels of a streaming step: 'keep', 'newest' or 'all'
+    refresh_period_s     a full prefill at least this often; 0 never
+    grid_tolerance_s     a window whose frames are this far off the 100 ms grid is a gap
+    """
+
+    device: str = 'auto'
+    dtype: str = 'auto'
+    seed: int = 0
+    num_trajectories: int = 1
+    separate_reasonings: bool = False
+    flow_steps: int = 0
+    max_new_tokens: int = 64
+    greedy: bool = False
+    temperature: float = 0.6
+    top_p: float = 0.98
+    nav_guidance_weight: float = 1.0
+    noise_temperature: float = 1.0
+    streaming: bool = True
+    recompute_labels: str = 'keep'
+    refresh_period_s: float = 0.0
+    grid_tolerance_s: float = 0.04
+
+    def __post_init__(self):
+        """Refuse values out of range, naming the field."""
+        checks = {
+            'num_trajectories': 1 <= self.num_trajectories <= 64,
+            'flow_steps': 0 <= self.flow_steps <= 100,
+            'max_new_tokens': 1 <= self.max_new_tokens <= 1024,
+            'temperature': 0 < self.temperature <= 10,
+            'top_p': 0 < self.top_p <= 1,
+            'noise_temperature': 0 <= self.noise_temperature <= 10,
+            'recompute_labels': self.recompute_labels in ('keep', 'newest', 'all'),
+            'refresh_period_s': self.refresh_period_s >= 0,
+            'grid_tolerance_s': 0 < self.grid_tolerance_s < 0.05,
+            'dtype': self.dtype in ('auto', 'float32', 'bfloat16', 'float16'),
+        }
+        for name, holds in checks.items():
+            if not holds:
+                raise InputError(f'{name} = {getattr(self, name)!r} is out of range')

@@ -1,0 +1,102 @@
+"""
+Qwen3 decoder: the language model, and the action expert at other sizes.
+
+Projections are fused (q|k|v, gate|up).  Where keys and values come from is the
+caller's: `forward` takes one `attend(layer, q, k, v)` that stores and attends.
+Keys reach it after k_norm and before rotation.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .config import DecoderConfig
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""(layer, q [b, heads, n, d], k and v [b, kv_heads, n, d], all unrotated) -> [b, heads, n, d]."""
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with per-head norms on queries and keys."""
+
+    def __init__(self, config: DecoderConfig):
+        super().__init__()
+        self.config = config
+        heads, kv_heads, dim = (config.num_attention_heads, config.num_key_value_heads,
+                                config.head_dim)
+        self.qkv_proj = nn.Linear(config.hidden_size, (heads + 2 * kv_heads) * dim, bias=False)
+        self.o_proj = nn.Linear(heads * dim, config.hidden_size, bias=False)
+        self.q_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
+        self.k_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
+
+    def forward(self, x: Tensor, layer: int, attend: Attend) -> Tensor:
+        """`x` [b, n, hidden]."""
+        batch, n, _ = x.shape
+        c = self.config
+        qkv = self.qkv_proj(x).view(batch, n, -1, c.head_dim)
+        q, k, v = qkv.split((c.num_attention_heads, c.num_key_value_heads,
+                             c.num_key_value_heads), 2)
+        out = attend(layer, self.q_norm(q).transpose(1, 2), self.k_norm(k).transpose(1, 2),
+                     v.transpose(1, 2))
+        return self.o_proj(out.transpose(1, 2).reshape(batch, n, -1))
+
+
+class MLP(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, config: DecoderConfig):
+        super().__init__()
+        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Keep the shape."""
+        gate, up = self.gate_up_proj(x).chunk(2, -1)
+        return self.down_proj(F.silu(gate) * up)
+
+
+class DecoderLayer(nn.Module):
+    """Pre-norm transformer layer."""
+
+    def __init__(self, config: DecoderConfig):
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.self_attn = Attention(config)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, layer: int, attend: Attend) -> Tensor:
+        """Keep the shape."""
+        x = x + self.self_attn(self.input_layernorm(x), layer, attend)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Decoder(nn.Module):
+    """The stack of layers and the final norm; no embedding and no head."""
+
+    def __init__(self, config: DecoderConfig):
+        super().__init__()
+        self.config = config
+        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_hidden_layers))
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+    def forward(self, x: Tensor, attend: Attend, deepstack: Tensor | None = None,
+                image_rows: Tensor | None = None, taps: list[Tensor] | None = None) -> Tensor:
+        """
+        Final hidden states (normed) of `x` [b, n, hidden].
+
+        `deepstack` [k, image tokens, hidden] is added to the rows `image_rows`
+        after layers 0 to k-1.  `taps`, when given, collects the input of every
+        layer and the output of the last.
+        """
+        for index, layer in enumerate(self.layers):
+            if taps is not None:
+                taps.append(x)
+            x = layer(x, index, attend)
+            if deepstack is not None and index < len(deepstack):
+                x = x.index_add(1, image_rows, deepstack[index][None].to(x.dtype))
+        if taps is not None:
+            taps.append(x)
+        return self.norm(x)

@@ -1,0 +1,347 @@
+"""
+The engine: what happens between camera frames and a plan, in the order it happens.
+
+load -> warm up; then every step: choose what is new, encode, prefill, reason,
+act.  One thread owns an engine.
+"""
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import checkpoint, images, unicycle
+from .config import EngineConfig
+from .ego import HISTORY_POSES, EgoHistory
+from .memory import FrameMemory
+from .model import Alpamayo
+from .prompt import PromptLayout, build_layout
+from .reasoning import Reasoned, generate, reason, reason_separately
+from .stream import PromptStream
+from .streaming import Window, time_reason
+from .tokenizer import Tokenizer
+from .trajectories import ActionContext, VelocityField, draw_noise, flow
+from .trajectory_tokens import history_token_ids
+from .types import (
+    GRID_NS,
+    NANOSECONDS,
+    CameraFrame,
+    DrivePlan,
+    FrameSet,
+    InputError,
+    Reasoning,
+    WindowState,
+)
+
+log = logging.getLogger(__name__)
+DEFAULT_CAMERAS = (0, 1, 2, 6)
+MAX_LAYOUTS = 16
+
+
+class Engine:
+    """A streaming VLA: `step` turns the newest frames of every camera into a `DrivePlan`."""
+
+    def __init__(self, model: Alpamayo, tokenizer: Tokenizer, config: EngineConfig):
+        self.model, self.tokenizer, self.config = model, tokenizer, config
+        self.generator = torch.Generator(model.device)
+        self.plan_id = 0
+        self.memory = FrameMemory(model, self.frames_per_camera)
+        self.streams: dict[str, PromptStream] = {}
+        self.layouts: dict[tuple, PromptLayout] = {}
+        self._check(config)
+        if not self.trained:
+            log.warning('model %s is UNTRAINED: its plans mean nothing', self.model_name)
+
+    @classmethod
+    def from_checkpoint(cls, name: str, config: EngineConfig | None = None) -> Engine:
+        """
+        Load a shipped model's name, a checkpoint directory or a hub id.
+
+        Raises `CheckpointError` that names what is wrong.
+        """
+        config = config or EngineConfig()
+        device, dtype = checkpoint.resolve_device(config.device, config.dtype)
+        return cls(*checkpoint.load(str(name), device, dtype), config)
+
+    @property
+    def model_name(self) -> str:
+        """Name of the checkpoint."""
+        return self.model.config.name
+
+    @property
+    def trained(self) -> bool:
+        """False for random weights."""
+        return self.model.config.trained
+
+    @property
+    def camera_ids(self) -> tuple[int, ...] | None:
+        """Cameras that the model insists on; None when any subset will do."""
+        return self.model.config.prompt.camera_ids
+
+    @property
+    def frames_per_camera(self) -> int:
+        """Frames of every camera in a window."""
+        return self.model.config.prompt.frames_per_camera
+
+    def configure(self, **changes) -> None:
+        """
+        Change settings between steps; refuses what needs a reload with `InputError`.
+
+        Settings that change the cache's layout make the next window a prefill.
+        """
+        config = replace(self.config, **changes)
+        for name in ('device', 'dtype'):
+            if getattr(config, name) != getattr(self.config, name):
+                raise InputError(f'{name} can not change while a model is loaded')
+        self._check(config)
+        if config.max_new_tokens != self.config.max_new_tokens:  # the caches' size
+            self.streams = {}
+            self.memory.invalidate('max_new_tokens changed')
+        self.config = config
+
+    def _check(self, config: EngineConfig) -> None:
+        if config.nav_guidance_weight != 1 and self.model.config.is_r1:
+            raise InputError(f'{self.model_name} (Alpamayo 1) has no guidance on navigation text')
+        if config.nav_guidance_weight != 1 and config.separate_reasonings:
+            raise InputError('guidance on navigation text goes with one shared reasoning')
+
+    def reset(self, reason: str) -> None:
+        """Forget all frames; what follows equals a fresh engine's output bit for bit."""
+        self.memory.forget(reason)
+
+    def warm_up(self, camera_ids=None, height: int = 1080, width: int = 1920) -> None:
+        """Run two windows of black frames, so that the first real step is as fast as others."""
+        cameras = camera_ids or self.camera_ids or DEFAULT_CAMERAS
+        black = np.zeros((height, width, 3), np.uint8)
+        plan_id = self.plan_id
+        for t0 in (GRID_NS, 2 * GRID_NS):
+            ego = EgoHistory(t0, np.zeros((HISTORY_POSES, 3)), np.tile(np.eye(3), (16, 1, 1)))
+            self.step(FrameSet(t0, {c: CameraFrame(black, t0) for c in cameras}), ego)
+        self.plan_id = plan_id
+        self.reset('start')
+
+    @torch.inference_mode()
+    def step(self, frames: FrameSet, ego: EgoHistory, nav_text: str = '',
+             history: Iterable[FrameSet] = ()) -> DrivePlan | None:
+        """
+        Plan for the newest frames; None when they are the last ones again (nothing happens).
+
+        `history`: older frame sets that may complete the window after a start or a
+        gap; those already known are not encoded again.  `InputError` leaves the
+        state as it was; any other failure leaves the engine reset.
+        """
+        last = self.memory.last_t0_ns
+        if frames.t0_ns == last:
+            return None
+        history = [h for h in history if h.camera_ids == frames.camera_ids]
+        self._refuse(frames, ego)
+        clock = StageClock(self.model.device)
+        layout, unguided_layout = self._layouts(frames, nav_text)
+        if last is not None and frames.t0_ns < last:
+            self.reset(time_reason(last, frames.t0_ns, 0))
+        try:
+            plan = self._step(frames, ego, history, layout, unguided_layout, clock)
+        except BaseException as error:
+            self.reset(f'the last step failed: {type(error).__name__}')
+            raise
+        if plan.window.mode == 'prefill':
+            log.info('window %d: prefill (%s)', frames.t0_ns, plan.window.reason)
+        return plan
+
+    def _refuse(self, frames: FrameSet, ego: EgoHistory) -> None:
+        if ego.t0_ns != frames.t0_ns:
+            raise InputError(f'ego history ends at {ego.t0_ns}, the frames are of {frames.t0_ns}')
+        if self.camera_ids is not None and frames.camera_ids != self.camera_ids:
+            raise InputError(f'{self.model_name} needs the cameras {list(self.camera_ids)}, '
+                             f'got {list(frames.camera_ids)}')
+
+    def _layouts(self, frames: FrameSet, nav_text: str):
+        """Layout of the prompt, and of the one without navigation text when guidance needs it."""
+        model = self.model.config
+        merge = model.vision.spatial_merge_size
+        grids = tuple(tuple(n // merge for n in images.patch_grid(
+            *f.image.shape[:2], model.vision, model.prompt)) for f in frames.frames.values())
+        cameras, nav_text = frames.camera_ids, nav_text.strip()
+        guided = self._layout(cameras, grids, nav_text)
+        needs_unguided = nav_text and self.config.nav_guidance_weight != 1
+        return guided, self._layout(cameras, grids, '') if needs_unguided else None
+
+    def _layout(self, cameras, grids, nav_text: str) -> PromptLayout:
+        """Build a layout, or take it from the last few."""
+        key = (cameras, grids, nav_text)
+        layout = self.layouts.pop(key, None) or build_layout(
+            self.model.config, self.tokenizer, cameras, grids, nav_text=nav_text)
+        self.layouts[key] = layout  # the newest is last
+        if len(self.layouts) > MAX_LAYOUTS:
+            del self.layouts[next(iter(self.layouts))]
+        return layout
+
+    def _step(self, frames, ego, history, layout, unguided_layout, clock) -> DrivePlan:
+        self.generator.manual_seed(_seed(self.config.seed, frames.t0_ns))
+        memory = self.memory
+        with clock('encode'):
+            encoded = memory.encode([*history, frames])
+            window, shift, why = self._choose(frames.t0_ns, layout, unguided_layout)
+        with clock('prefill'):
+            features = memory.features(window)
+            history_ids = history_token_ids(ego.xyz, self.model.config.prompt)
+            stream, hidden, computed = self._prefill('guided', layout, features, shift,
+                                                     history_ids)
+            unguided = None
+            if unguided_layout is None:
+                self.streams.pop('unguided', None)  # it would fall behind
+            else:
+                unguided, _, _ = self._prefill('unguided', unguided_layout, features, shift,
+                                               history_ids)
+        with clock('reason'):
+            reasoned = self._reason(stream, hidden[-1])
+        with clock('act'):
+            trajectories = self._act(stream, unguided, reasoned, ego)
+        state = WindowState('prefill' if shift == layout.frames else 'streaming', why,
+                            window.known, layout.frames, encoded, layout.size, computed)
+        memory.commit(frames.t0_ns, window, state.mode == 'prefill')
+        self.plan_id += 1
+        return self._plan(frames, trajectories, reasoned, state, clock)
+
+    def _choose(self, t0_ns, layout, unguided_layout) -> tuple[Window, int, str]:
+        """Window for these frames, how many places of it are new, and why if all are."""
+        tolerance = int(self.config.grid_tolerance_s * NANOSECONDS)
+        window, shift, why = self.memory.choose(t0_ns, tolerance)
+        if shift < layout.frames:
+            why = self._prefill_due(t0_ns, layout, unguided_layout)
+        return window, layout.frames if why else shift, why
+
+    def _prefill_due(self, t0_ns, layout, unguided_layout) -> str:
+        """Say why the whole window must be computed although its frames follow; '' if not."""
+        for name, new in (('guided', layout), ('unguided', unguided_layout)):
+            old = self.streams.get(name)
+            if new is not None and old is None:
+                return 'guidance on navigation text began'
+            if new is not None and old.layout.size != new.size:
+                return f'prompt length changed from {old.layout.size} to {new.size}'
+        if not self.config.streaming:
+            return 'streaming is off'
+        period = self.config.refresh_period_s
+        if period and t0_ns - self.memory.last_prefill_ns >= period * NANOSECONDS:
+            return f'periodic refresh every {period:g} s'
+        return ''
+
+    def _prefill(self, name: str, layout: PromptLayout, features, shift: int, history_ids):
+        """Bring the stream `name` up to this window; returns it, hidden states, slots computed."""
+        stream = self.streams.get(name)
+        if stream is None or stream.layout.size != layout.size or (
+                stream.layout.images != layout.images):
+            tail = self.config.max_new_tokens + 1
+            stream = self.streams[name] = PromptStream(self.model, layout, tail)
+        stream.layout = layout
+        return stream, *stream.prefill(features, shift, history_ids, self.config.recompute_labels)
+
+    def _reason(self, stream: PromptStream, hidden: Tensor) -> Reasoned:
+        config = self.config
+        separately = config.separate_reasonings and config.num_trajectories > 1
+        return (reason_separately if separately else reason)(
+            stream, self.tokenizer, hidden, config, self.generator)
+
+    def _follow(self, unguided: PromptStream, reasoned: Reasoned) -> ActionContext:
+        """Feed the guided reasoning to the unguided prompt; context of its action tokens."""
+        ids = torch.tensor(reasoned.texts[0].token_ids, device=self.model.device)
+        forwarded = reasoned.visible[0] - self.streams['guided'].layout.size
+        if forwarded:
+            unguided.extend(ids[:forwarded])
+        size = unguided.layout.size
+        return ActionContext(unguided, self.config.num_trajectories, replace(
+            reasoned, first_action_slot=(size + len(ids),), visible=(size + forwarded,)))
+
+    def _act(self, stream, unguided, reasoned, ego) -> unicycle.UnicycleTrajectory:
+        """Flow matching from noise to controls, and the controls as trajectories."""
+        action, samples = self.model.config.action, self.config.num_trajectories
+        context = ActionContext(stream, samples, reasoned)
+        other = self._follow(unguided, reasoned) if unguided is not None else None
+        field = VelocityField(self.model, context, other, self.config.nav_guidance_weight)
+        noise = draw_noise(samples, action.n_waypoints, self.config.noise_temperature,
+                           self.generator)
+        controls = flow(field, noise, self.config.flow_steps or action.num_inference_steps)
+        xyz = torch.as_tensor(ego.xyz, dtype=torch.float32)
+        rot = torch.as_tensor(ego.rot, dtype=torch.float32)
+        speed = unicycle.speed_from_history(xyz[None], rot[None], action)
+        return unicycle.decode(controls.cpu(), speed.expand(samples),
+                               xyz[-1, 2].expand(samples), action)
+
+    def _plan(self, frames, trajectories, reasoned, state, clock) -> DrivePlan:
+        arrays = {name: getattr(trajectories, name).numpy() for name in (
+            'xyz', 'yaw', 'speed', 'acceleration', 'curvature')}
+        scores = agreement(arrays['xyz'])
+        chosen = int(scores.argmax())
+        texts: tuple[Reasoning, ...] = reasoned.texts
+        return DrivePlan(
+            t0_ns=frames.t0_ns, plan_id=self.plan_id, **arrays, scores=scores, chosen=chosen,
+            dt_s=self.model.config.action.dt, reasoning=texts[chosen if len(texts) > 1 else 0],
+            window=state, stage_times_ms=clock.finish(), model=self.model_name,
+            trained=self.trained, all_reasonings=texts)
+
+    @torch.inference_mode()
+    def ask(self, question: str) -> str:
+        """
+        Answer a question about the window seen last (Alpamayo 1.5); the stream is not touched.
+
+        Raises `InputError` when no frames were seen yet or the model answers no questions.
+        """
+        memory = self.memory
+        if memory.window is None:
+            raise InputError('no frames were seen yet, there is nothing to ask about')
+        seen = self.streams['guided'].layout
+        layout = build_layout(self.model.config, self.tokenizer, seen.camera_ids, seen.grids,
+                              question=question)
+        features = memory.features(memory.window)
+        other = PromptStream(self.model, layout, self.config.max_new_tokens + 1)
+        hidden, _ = other.prefill(features, layout.frames, None)
+        allowed = self.model.allowed_tokens(trajectory_tokens=True)
+        ids, _ = generate(other, hidden[-1], self.config, self.generator, allowed,
+                          last=self.tokenizer.id('answer_end'), end=self.tokenizer.id('im_end'))
+        return self.tokenizer.between(self.tokenizer.decode(ids), 'answer')
+
+
+def agreement(xyz: np.ndarray) -> np.ndarray:
+    """
+    Score [K] of K trajectories `xyz` [K, N, 3]: exp(-mean distance to the others in m).
+
+    The models give no score of their own; the sample closest to all others is
+    the least surprising one.  1 for a single trajectory.
+    """
+    samples = len(xyz)
+    if samples == 1:
+        return np.ones(1, np.float32)
+    distance = np.linalg.norm(xyz[:, None] - xyz[None], axis=-1).mean(-1)
+    return np.exp(-distance.sum(1) / (samples - 1)).astype(np.float32)
+
+
+class StageClock:
+    """Wall time of each stage in ms, device work included."""
+
+    def __init__(self, device: torch.device):
+        self.device, self.times = device, {}
+        self.began = time.perf_counter()
+
+    @contextmanager
+    def __call__(self, stage: str):
+        """Time the block as `stage`."""
+        start = time.perf_counter()
+        yield
+        if self.device.type == 'cuda':
+            torch.cuda.synchronize(self.device)
+        self.times[stage] = (time.perf_counter() - start) * 1e3
+
+    def finish(self) -> dict[str, float]:
+        """Times by stage, and the total."""
+        return self.times | {'draw': 0.0, 'total': (time.perf_counter() - self.began) * 1e3}
+
+
+def _seed(seed: int, t0_ns: int) -> int:
+    """Mix the user's seed and the window's time into one generator seed."""
+    return (seed * 0x9E3779B97F4A7C15 + t0_ns) % (1 << 63)

@@ -1,0 +1,64 @@
+"""
+Keys and values of one prompt.
+
+The master copy holds keys before rotation and values, one row per slot,
+through a slot table: sliding the window permutes the table and moves nothing.
+Once per window `begin` gathers and rotates the whole master into a working copy
+in slot order; every attention of that window then is ordinary attention.
+"""
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .config import DecoderConfig
+from .rotary import decoder_rotary, rotate
+
+
+class KVCache:
+    """Cache of `prompt_slots` prompt rows and room for `tail_slots` generated tokens."""
+
+    def __init__(self, config: DecoderConfig, prompt_slots: int, tail_slots: int,
+                 dtype: torch.dtype, device: torch.device):
+        self.config = config
+        self.prompt_slots = prompt_slots
+        self.capacity = prompt_slots + tail_slots
+        shape = (config.num_hidden_layers, config.num_key_value_heads, prompt_slots,
+                 config.head_dim)
+        self.master_k = torch.zeros(shape, dtype=dtype, device=device)
+        self.master_v = torch.zeros_like(self.master_k)
+        shape = (*shape[:2], self.capacity, config.head_dim)
+        self.k = torch.zeros(shape, dtype=dtype, device=device)
+        self.v = torch.zeros_like(self.k)
+        self.table = torch.arange(prompt_slots, device=device)
+        self.cos = self.sin = torch.empty(0)
+
+    def set_positions(self, positions: Tensor) -> None:
+        """Fix the positions [3, capacity] of all slots; call before the first `begin`."""
+        self.cos, self.sin = decoder_rotary(positions, self.config, self.k.dtype)
+
+    def reset(self) -> None:
+        """Forget the window: slot i is row i again.  Stale rows are never read."""
+        self.table = torch.arange(self.prompt_slots, device=self.k.device)
+
+    def slide(self, table: Tensor) -> None:
+        """Let slot i be row `table[i]` from now on (a permutation of the present table)."""
+        self.table = table
+
+    def begin(self) -> None:
+        """Make the working copy for this window: gather in slot order, rotate keys."""
+        p = self.prompt_slots
+        self.k[:, :, :p] = rotate(self.master_k[:, :, self.table], self.cos[:p], self.sin[:p])
+        self.v[:, :, :p] = self.master_v[:, :, self.table]
+
+    def write_prompt(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
+        """Store unrotated `k` and `v` [kv_heads, n, d] of prompt `slots` [n] in both copies."""
+        rows = self.table[slots]
+        self.master_k[layer, :, rows] = k
+        self.master_v[layer, :, rows] = v
+        self.write(layer, slots, k, v)
+
+    def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
+        """Store `k` (rotated on the way) and `v` in the working copy only."""
+        self.k[layer, :, slots] = rotate(k, self.cos[slots], self.sin[slots])
+        self.v[layer, :, slots] = v

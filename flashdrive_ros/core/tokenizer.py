@@ -1,0 +1,84 @@
+"""
+The checkpoint's tokenizer: a base BPE plus trajectory and marker tokens.
+
+Ids are laid out as base | `<i0>`… | markers (spec `alpamayo.md` section 2).
+"""
+from __future__ import annotations
+
+from pathlib import Path
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from .config import CheckpointError, ModelConfig
+
+_SHARED = ('prompt_start', 'prompt_end', 'image_start', '{}', 'image_end', 'traj_history_start',
+           '{}', 'traj_history_end', 'cot_start', 'cot_end', '{}', '{}', 'traj_future_start',
+           '{}', 'traj_future_end', 'traj_history', 'traj_future', '{}', '{}', '{}', '{}',
+           'route_start', 'route_pad', 'route_end', 'question_start', 'question_end',
+           'answer_start', 'answer_end')
+_R1_NAMES = ('image_pre_tkn', 'traj_history_pre_tkn', 'meta_action_start', 'meta_action_end',
+             'traj_future_pre_tkn', 'vectorized_wm', 'vectorized_wm_start', 'vectorized_wm_end',
+             'vectorized_wm_pre_tkn')
+
+
+def marker_tokens(is_r1: bool) -> list[str]:
+    """Return the 28 marker tokens in id order; Alpamayo 1.5 left nine of R1's unused."""
+    spare = iter(_R1_NAMES if is_r1 else [f'_padding_{i}' for i in range(len(_R1_NAMES))])
+    return [f'<|{next(spare) if name == "{}" else name}|>' for name in _SHARED]
+
+
+class Tokenizer:
+    """Text to ids and back, and the ids of the markers by name (`tokenizer.id('cot_end')`)."""
+
+    def __init__(self, backend: Backend, config: ModelConfig):
+        prompt = config.prompt
+        base = backend.get_vocab_size()
+        if base != prompt.traj_token_start_idx and '<i0>' not in backend.get_vocab(True):
+            raise CheckpointError(f'the tokenizer has {base} tokens, config.json puts the first '
+                                  f'trajectory token at {prompt.traj_token_start_idx}')
+        if base == prompt.traj_token_start_idx:
+            backend.add_tokens([f'<i{i}>' for i in range(prompt.traj_vocab_size)])
+            backend.add_special_tokens([AddedToken(t, special=True, normalized=False)
+                                        for t in marker_tokens(config.is_r1)])
+        self.backend = backend
+        self.vocab_size = backend.get_vocab_size()
+        if self.vocab_size > config.vocab_size:
+            raise CheckpointError(f'the tokenizer has {self.vocab_size} tokens, config.json '
+                                  f'allows {config.vocab_size}')
+
+    @classmethod
+    def from_file(cls, path: Path, config: ModelConfig) -> Tokenizer:
+        """Load `tokenizer.json`; raises `CheckpointError` naming the file."""
+        if not path.is_file():
+            raise CheckpointError(f'{path} does not exist')
+        try:
+            backend = Backend.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            raise CheckpointError(f'{path} is not a tokenizer: {error}') from None
+        return cls(backend, config)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`, in which markers may be written out."""
+        return self.backend.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids) -> str:
+        """Text of `ids`, markers written out."""
+        return self.backend.decode([int(i) for i in ids], skip_special_tokens=False)
+
+    def id(self, name: str) -> int:
+        """Id of the marker `<|name|>`."""
+        token = self.backend.token_to_id(f'<|{name}|>')
+        if token is None:
+            raise CheckpointError(f'the tokenizer has no token <|{name}|>')
+        return token
+
+    def between(self, text: str, name: str) -> str:
+        """
+        Text between the markers `name`_start and `name`_end.
+
+        Up to the first end marker, from the last start marker before it or
+        else from the beginning; empty without an end marker.
+        """
+        body, found, _ = text.partition(f'<|{name}_end|>')
+        return body.rpartition(f'<|{name}_start|>')[2].strip() if found else ''

@@ -1,0 +1,1 @@
+"""Training: the small model's tokenizer (and, later, the model itself)."""
