@@ -1,0 +1,194 @@
+"""
+What /diagnostics says about a drive: cameras, odometry, engine, and why there is no plan.
+
+`DriveHealth` collects counts and times as they happen; `statuses` turns them
+into diagnostic statuses.  Rates and ages are on the steady clock, so that
+simulated or jumping time cannot hide a silent camera.
+"""
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
+
+from ..core.types import CAMERA_NAMES, DrivePlan
+from .inputs import StepInputs
+
+OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
+
+
+def status(name: str, level: bytes, message: str, values: Mapping) -> DiagnosticStatus:
+    """One status; values are shown as text."""
+    return DiagnosticStatus(
+        name=name, level=level, message=message, hardware_id='',
+        values=[KeyValue(key=str(k), value=_text(v)) for k, v in values.items()])
+
+
+def _text(value) -> str:
+    return f'{value:.3g}' if isinstance(value, float) else str(value)
+
+
+class DriveHealth:
+    """State of one drive node, filled from its callbacks and its worker."""
+
+    def __init__(self, name: str, timeout_s: float = 1.0,
+                 clock: Callable[[], float] = time.monotonic):
+        self.name = name
+        self.timeout_s = timeout_s
+        self.engine_state = 'not loaded'
+        self.engine_error = ''
+        self.trained = True
+        self.topics: dict[int, str] = {}
+        self.counts: Counter = Counter()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._problem = ''
+        self._problem_s = float('-inf')
+        self._plan: DrivePlan | None = None
+        self._plan_s = float('-inf')
+        self._skew_ms = self._image_ms = 0.0
+        self._incompatible: dict[str, str] = {}
+        self._before: Counter = Counter()
+        self._before_s = clock()
+
+    def plan_published(self, plan: DrivePlan, skew_ms: float, image_ms: float):
+        """A plan went out."""
+        with self._lock:
+            self._plan, self._plan_s = plan, self._clock()
+            self._skew_ms, self._image_ms = skew_ms, image_ms
+            self.counts['plans'] += 1
+
+    @property
+    def last_t0_ns(self) -> int:
+        """Time of the frames of the last published plan; 0 without one."""
+        plan = self._plan
+        return 0 if plan is None else plan.t0_ns
+
+    def problem(self, kind: str, text: str):
+        """Something kept a plan from being published."""
+        with self._lock:
+            self._problem, self._problem_s = text, self._clock()
+            self.counts[kind] += 1
+
+    def incompatible_qos(self, topic: str, policy: str):
+        """A publisher on this topic offers less than the subscription asks for."""
+        with self._lock:
+            self._incompatible[topic] = policy
+
+    def clear(self):
+        """A new configuration begins: forget plans and problems, keep counts."""
+        with self._lock:
+            self._plan, self._plan_s = None, float('-inf')
+            self._problem, self._problem_s = '', float('-inf')
+            self._incompatible.clear()
+
+    def statuses(self, active: bool, inputs: StepInputs | None) -> list[DiagnosticStatus]:
+        """All statuses of this node, the plan first."""
+        now = self._clock()
+        with self._lock:
+            elapsed, self._before_s = max(now - self._before_s, 1e-3), now
+            rates = self._rates(inputs, elapsed)
+            result = [self._plan_status(active, inputs, now, rates), self._engine_status()]
+            if inputs is not None:
+                result += [self._camera_status(c, inputs, now, rates)
+                           for c in inputs.selector.camera_ids]
+                result.append(self._odometry_status(inputs, now, rates))
+            return result
+
+    def _rates(self, inputs: StepInputs | None, elapsed: float) -> dict:
+        counts = Counter({'plans': self.counts['plans']})
+        if inputs is not None:
+            counts['odometry'] = inputs.odometry.counts['received']
+            counts.update({camera: track.counts['received']
+                           for camera, track in inputs.selector.tracks.items()})
+        # a new configuration counts from zero again
+        rates = {key: max(counts[key] - self._before[key], 0) / elapsed for key in counts}
+        self._before = counts
+        return rates
+
+    def why_no_plan(self, active: bool, inputs: StepInputs | None) -> str:
+        """The reason, most basic first; '' when plans are coming."""
+        with self._lock:
+            return self._why(active, inputs, self._clock())
+
+    def _why(self, active: bool, inputs: StepInputs | None, now: float) -> str:
+        if self.engine_state != 'ready':
+            return f'engine {self.engine_state}' + (
+                f': {self.engine_error}' if self.engine_error else '')
+        if not active or inputs is None:
+            return 'node is not active'
+        if now - self._problem_s < self.timeout_s and self._problem_s > self._plan_s:
+            return self._problem
+        if now - self._plan_s < self.timeout_s:
+            return ''
+        waiting = inputs.waiting_for(self.timeout_s, self.topics)
+        if waiting:
+            return waiting
+        return self._problem or 'no complete set of frames'
+
+    def _plan_status(self, active, inputs, now, rates) -> DiagnosticStatus:
+        why = self._why(active, inputs, now)
+        values = {'why no plan': why, 'rate_hz': rates['plans'], **self.counts}
+        if self._plan is not None:
+            window = self._plan.window
+            values |= {
+                'age_s': now - self._plan_s, 'plan_id': self._plan.plan_id,
+                'window': window.mode, 'window reason': window.reason,
+                'frames known': f'{window.frames_known}/{window.frames_per_camera}',
+                'tokens': len(self._plan.reasoning.token_ids),
+                'drafted': self._plan.reasoning.drafted,
+                'accepted': self._plan.reasoning.accepted,
+                'skew_ms': self._skew_ms, 'image_ms': self._image_ms,
+                **{f'{k}_ms': float(v) for k, v in self._plan.stage_times_ms.items()}}
+        if inputs is not None:
+            values |= {f'sets {k}': v for k, v in inputs.selector.counts.items()}
+        if why:
+            level = ERROR if active or self.engine_error else WARN
+            return status(f'{self.name}: plan', level, f'no plan: {why}', values)
+        if not self.trained:
+            return status(f'{self.name}: plan', WARN, 'plans of an untrained model', values)
+        return status(f'{self.name}: plan', OK, 'publishing', values)
+
+    def _engine_status(self) -> DiagnosticStatus:
+        if self.engine_error:
+            return status(f'{self.name}: engine', ERROR, self.engine_error,
+                          {'state': self.engine_state})
+        level = OK if self.engine_state == 'ready' and self.trained else WARN
+        message = self.engine_state if self.trained else f'{self.engine_state}, untrained'
+        return status(f'{self.name}: engine', level, message, {'state': self.engine_state})
+
+    def _camera_status(self, camera: int, inputs: StepInputs, now, rates) -> DiagnosticStatus:
+        track = inputs.selector.tracks[camera]
+        topic = self.topics.get(camera, '')
+        age = now - inputs.heard_s.get(camera, float('-inf'))
+        values = {'topic': topic, 'rate_hz': rates[camera], 'age_s': age, **track.counts}
+        name = f'{self.name}: camera {camera} {CAMERA_NAMES[camera]}'
+        if topic in self._incompatible:
+            return status(name, ERROR, f'{topic}: a publisher offers incompatible QoS '
+                          f'({self._incompatible[topic]})', values)
+        if age > self.timeout_s:
+            what = 'never heard' if age == float('inf') else f'silent for {age:.1f} s'
+            return status(name, ERROR, f'{topic}: {what}', values)
+        if len(track.foreign) == track.foreign.maxlen:
+            return status(name, ERROR, f'{topic}: stamps are of another time than those of '
+                          f'camera {CAMERA_NAMES[inputs.selector.anchor]}', values)
+        if 0 < rates[camera] < 8:
+            return status(name, WARN, f'{topic}: slower than 10 Hz', values)
+        return status(name, OK, 'receiving', values)
+
+    def _odometry_status(self, inputs: StepInputs, now, rates) -> DiagnosticStatus:
+        heard = inputs.odometry_heard_s
+        age = now - (float('-inf') if heard is None else heard)
+        values = {'rate_hz': rates['odometry'], 'age_s': age, **inputs.odometry.counts}
+        name = f'{self.name}: odometry'
+        topic = self.topics.get(-1, 'odometry')
+        if topic in self._incompatible:
+            return status(name, ERROR, f'{topic}: a publisher offers incompatible QoS '
+                          f'({self._incompatible[topic]})', values)
+        if age > self.timeout_s:
+            what = 'never heard' if heard is None else f'silent for {age:.1f} s'
+            return status(name, ERROR, f'{topic}: {what}', values)
+        return status(name, OK, 'receiving', values)
