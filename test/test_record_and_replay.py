@@ -9,7 +9,7 @@ import time
 from importlib.util import find_spec
 
 import pytest
-from tools_support import START_NS, TICK_NS, VIDEO, node_process, own_domain, write_recording
+from support.recordings import START_NS, TICK_NS, VIDEO, node_process, own_domain, write_recording
 
 pytest.importorskip('rclpy')
 pytest.importorskip('flashdrive_ros.msg')
