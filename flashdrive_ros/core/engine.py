@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from . import checkpoint, images, unicycle
+from .action import held_constants
 from .config import EngineConfig
 from .ego import HISTORY_POSES, EgoHistory
 from .memory import FrameMemory
@@ -191,7 +192,7 @@ class Engine:
             window, shift, why = self._choose(frames.t0_ns, layout, unguided_layout)
         with clock('prefill'):
             features = memory.features(window)
-            history_ids = history_token_ids(ego.xyz, self.model.config.prompt)
+            history_ids = history_token_ids(ego.xyz, self.model.config.prompt, ego.rot)
             stream, hidden, computed = self._prefill('guided', layout, features, shift,
                                                      history_ids)
             unguided = None
@@ -261,7 +262,8 @@ class Engine:
 
     def _act(self, stream, unguided, reasoned, ego) -> unicycle.UnicycleTrajectory:
         """Flow matching from noise to controls, and the controls as trajectories."""
-        action, samples = self.model.config.action, self.config.num_trajectories
+        action = held_constants(self.model.config.action, self.model.dtype)
+        samples = self.config.num_trajectories
         context = ActionContext(stream, samples, reasoned)
         other = self._follow(unguided, reasoned) if unguided is not None else None
         field = VelocityField(self.model, context, other, self.config.nav_guidance_weight)
