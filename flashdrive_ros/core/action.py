@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,13 @@ def fourier_frequencies(config: ActionConfig, dtype: torch.dtype = torch.float32
     """
     count = config.num_fourier_feats // 2
     return torch.logspace(0, math.log10(config.max_freq), count).to(dtype).float()
+
+
+def held_constants(config: ActionConfig, dtype: torch.dtype) -> ActionConfig:
+    """`config` with its normalisation constants rounded as a model in `dtype` holds them."""
+    names = ('accel_mean', 'accel_std', 'curvature_mean', 'curvature_std')
+    return replace(config, **{n: float(torch.tensor(getattr(config, n), dtype=dtype))
+                              for n in names})
 
 
 def fourier_features(x: Tensor, frequencies: Tensor) -> Tensor:

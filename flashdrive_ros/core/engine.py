@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from . import checkpoint, images, unicycle
+from .action import held_constants
 from .config import EngineConfig
 from .ego import HISTORY_POSES, EgoHistory
 from .memory import FrameMemory
@@ -25,6 +26,7 @@ from .prompt import PromptLayout, build_layout
 from .reasoning import Reasoned, generate, reason, reason_separately
 from .stream import PromptStream
 from .streaming import Window, time_reason
+from .text import between
 from .tokenizer import Tokenizer
 from .trajectories import ActionContext, VelocityField, draw_noise, flow
 from .trajectory_tokens import history_token_ids
@@ -190,7 +192,7 @@ class Engine:
             window, shift, why = self._choose(frames.t0_ns, layout, unguided_layout)
         with clock('prefill'):
             features = memory.features(window)
-            history_ids = history_token_ids(ego.xyz, self.model.config.prompt)
+            history_ids = history_token_ids(ego.xyz, self.model.config.prompt, ego.rot)
             stream, hidden, computed = self._prefill('guided', layout, features, shift,
                                                      history_ids)
             unguided = None
@@ -260,7 +262,8 @@ class Engine:
 
     def _act(self, stream, unguided, reasoned, ego) -> unicycle.UnicycleTrajectory:
         """Flow matching from noise to controls, and the controls as trajectories."""
-        action, samples = self.model.config.action, self.config.num_trajectories
+        action = held_constants(self.model.config.action, self.model.dtype)
+        samples = self.config.num_trajectories
         context = ActionContext(stream, samples, reasoned)
         other = self._follow(unguided, reasoned) if unguided is not None else None
         field = VelocityField(self.model, context, other, self.config.nav_guidance_weight)
@@ -304,7 +307,7 @@ class Engine:
         allowed = self.model.allowed_tokens(trajectory_tokens=True)
         ids, _ = generate(other, hidden[-1], self.config, self.generator, allowed,
                           last=self.tokenizer.id('answer_end'), end=self.tokenizer.id('im_end'))
-        return self.tokenizer.between(self.tokenizer.decode(ids), 'answer')
+        return between(self.tokenizer.decode(ids), 'answer')
 
 
 def agreement(xyz: np.ndarray) -> np.ndarray:
