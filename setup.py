@@ -104,9 +104,27 @@ class BuildPy(build_py):
             if path.is_file() and site not in path.parents and relative.parts[0] in (
                     'lib', 'share'):
                 data_files.setdefault(str(relative.parent), []).append(str(path))
-                if self.editable_mode:  # for which setuptools forgets data_files
-                    copy(path, Path(sys.prefix, relative))
         self.distribution.data_files[:] = sorted(data_files.items())
+        if self.editable_mode:
+            for paths in data_files.values():
+                self.place(stage, map(Path, paths))
+
+    def place(self, stage, paths):
+        """
+        Install data files, which setuptools leaves out of an editable install.
+
+        Files of the sources are linked, so that edits of them take effect.
+        """
+        for path in paths:
+            relative = path.relative_to(stage)
+            target = Path(sys.prefix, relative)
+            target.unlink(missing_ok=True)
+            source = HERE.joinpath(*relative.parts[2:])  # share/flashdrive_ros/launch/...
+            if relative.parts[:2] == ('share', NAME) and source.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.symlink_to(source)
+            else:
+                copy(path, target)
 
 
 class BinaryDistribution(Distribution):

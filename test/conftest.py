@@ -1,8 +1,54 @@
+"""
+What all tests share: a ROS domain of their own, and a context when ROS is there.
+
+Every test session talks in a domain that no other session of this machine uses and
+that stays on this machine, so that parallel runs never hear each other.
+"""
+import fcntl
 import os
-import sys
+import random
+import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-# each test process keeps to itself, whatever else runs on this machine
-os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
-os.environ['ROS_DOMAIN_ID'] = str(os.environ.get('ROS_DOMAIN_ID') or 20 + os.getpid() % 80)
+import pytest
+
+DOMAINS = range(20, 100)  # above 101 the ports collide with those of outgoing connections
+_locks = []
+
+
+def pytest_configure(config):
+    os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
+    os.environ['ROS_DOMAIN_ID'] = str(_free_domain())
+    os.environ.pop('RMW_IMPLEMENTATION', None)
+
+
+def _free_domain():
+    """Take a domain; the lock on its file ends with this process."""
+    for domain in random.sample(DOMAINS, len(DOMAINS)):
+        path = Path(tempfile.gettempdir(), f'flashdrive_ros_test_domain_{domain}')
+        lock = path.open('w')
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            continue
+        _locks.append(lock)
+        return domain
+    return random.choice(DOMAINS)
+
+
+def pytest_collection_modifyitems(items):
+    if os.environ.get('FLASHDRIVE_SLOW') != '1':
+        for item in items:
+            if item.get_closest_marker('slow'):
+                item.add_marker(pytest.mark.skip(reason='slow: set FLASHDRIVE_SLOW=1'))
+
+
+@pytest.fixture
+def ros():
+    """Give rclpy, initialised; skips where ROS or the generated messages are missing."""
+    rclpy = pytest.importorskip('rclpy')
+    pytest.importorskip('flashdrive_ros.msg')
+    rclpy.init()
+    yield rclpy
+    rclpy.try_shutdown()

@@ -10,20 +10,23 @@ import logging
 import time
 from collections.abc import Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from . import checkpoint, images, unicycle
+from .action import held_constants
 from .config import EngineConfig
 from .ego import HISTORY_POSES, EgoHistory
+from .memory import FrameMemory
 from .model import Alpamayo
 from .prompt import PromptLayout, build_layout
-from .reasoning import Reasoned, generate, reason, reason_separately
+from .reasoning import Reasoned, follow, generate, reason, reason_separately
 from .stream import PromptStream
-from .streaming import Window, fill_window, shift_between, time_reason
+from .streaming import Window, time_reason
+from .text import between
 from .tokenizer import Tokenizer
 from .trajectories import ActionContext, VelocityField, draw_noise, flow
 from .trajectory_tokens import history_token_ids
@@ -37,19 +40,10 @@ from .types import (
     Reasoning,
     WindowState,
 )
-from .vision import ImageFeatures
 
 log = logging.getLogger(__name__)
 DEFAULT_CAMERAS = (0, 1, 2, 6)
 MAX_LAYOUTS = 16
-
-
-@dataclass(frozen=True)
-class EncodedSet:
-    """Features of one frame set, by camera, with the raw image sizes (height, width)."""
-
-    features: dict[int, ImageFeatures]
-    sizes: dict[int, tuple[int, int]]
 
 
 class Engine:
@@ -59,10 +53,10 @@ class Engine:
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self.generator = torch.Generator(model.device)
         self.plan_id = 0
+        self.memory = FrameMemory(model, self.frames_per_camera)
         self.streams: dict[str, PromptStream] = {}
         self.layouts: dict[tuple, PromptLayout] = {}
         self._check(config)
-        self.reset('start')
         if not self.trained:
             log.warning('model %s is UNTRAINED: its plans mean nothing', self.model_name)
 
@@ -109,23 +103,17 @@ class Engine:
                 raise InputError(f'{name} can not change while a model is loaded')
         self._check(config)
         if config.max_new_tokens != self.config.max_new_tokens:  # the caches' size
-            self.streams, self.window = {}, None
-            self.prefill_reason = 'max_new_tokens changed'
+            self.streams = {}
+            self.memory.invalidate('max_new_tokens changed')
         self.config = config
 
     def _check(self, config: EngineConfig) -> None:
         if config.nav_guidance_weight != 1 and self.model.config.is_r1:
             raise InputError(f'{self.model_name} (Alpamayo 1) has no guidance on navigation text')
-        if config.nav_guidance_weight != 1 and config.separate_reasonings:
-            raise InputError('guidance on navigation text goes with one shared reasoning')
 
     def reset(self, reason: str) -> None:
         """Forget all frames; what follows equals a fresh engine's output bit for bit."""
-        self.encoded: dict[int, EncodedSet] = {}
-        self.window: Window | None = None
-        self.last_t0_ns: int | None = None
-        self.last_prefill_ns = 0
-        self.prefill_reason = reason
+        self.memory.forget(reason)
 
     def warm_up(self, camera_ids=None, height: int = 1080, width: int = 1920) -> None:
         """Run two windows of black frames, so that the first real step is as fast as others."""
@@ -148,14 +136,15 @@ class Engine:
         gap; those already known are not encoded again.  `InputError` leaves the
         state as it was; any other failure leaves the engine reset.
         """
-        if frames.t0_ns == self.last_t0_ns:
+        last = self.memory.last_t0_ns
+        if frames.t0_ns == last:
             return None
         history = [h for h in history if h.camera_ids == frames.camera_ids]
         self._refuse(frames, ego)
         clock = StageClock(self.model.device)
         layout, unguided_layout = self._layouts(frames, nav_text)
-        if self.last_t0_ns is not None and frames.t0_ns < self.last_t0_ns:
-            self.reset(time_reason(self.last_t0_ns, frames.t0_ns, 0))
+        if last is not None and frames.t0_ns < last:
+            self.reset(time_reason(last, frames.t0_ns, 0))
         try:
             plan = self._step(frames, ego, history, layout, unguided_layout, clock)
         except BaseException as error:
@@ -195,79 +184,41 @@ class Engine:
 
     def _step(self, frames, ego, history, layout, unguided_layout, clock) -> DrivePlan:
         self.generator.manual_seed(_seed(self.config.seed, frames.t0_ns))
+        memory = self.memory
         with clock('encode'):
-            fresh = self._encode([*history, frames])
-            window, shift, why = self._choose(frames, layout, unguided_layout)
+            encoded = memory.encode([*history, frames])
+            window, shift, why = self._choose(frames.t0_ns, layout, unguided_layout)
         with clock('prefill'):
-            features = [[self.encoded[t0].features[c] for t0 in window.sources]
-                        for c in frames.camera_ids]
-            history_ids = history_token_ids(ego.xyz, self.model.config.prompt)
+            features = memory.features(window)
+            history_ids = history_token_ids(ego.xyz, self.model.config.prompt, ego.rot)
             stream, hidden, computed = self._prefill('guided', layout, features, shift,
                                                      history_ids)
-            if unguided_layout is not None:
+            unguided = None
+            if unguided_layout is None:
+                self.streams.pop('unguided', None)  # it would fall behind
+            else:
                 unguided, _, _ = self._prefill('unguided', unguided_layout, features, shift,
                                                history_ids)
         with clock('reason'):
             reasoned = self._reason(stream, hidden[-1])
         with clock('act'):
-            context = ActionContext(stream, self.config.num_trajectories, reasoned)
-            other = None
-            if unguided_layout is not None:
-                other = self._follow(unguided, reasoned)
-            trajectories = self._act(VelocityField(self.model, context, other,
-                                                   self.config.nav_guidance_weight), ego)
-        state = WindowState(
-            'prefill' if shift == layout.frames else 'streaming', why, window.known,
-            layout.frames, fresh * len(frames.camera_ids), layout.size, computed)
-        self._commit(frames, window, state)
+            trajectories = self._act(stream, unguided, reasoned, ego)
+        state = WindowState('prefill' if shift == layout.frames else 'streaming', why,
+                            window.known, layout.frames, encoded, layout.size, computed)
+        memory.commit(frames.t0_ns, window, state.mode == 'prefill')
+        self.plan_id += 1
         return self._plan(frames, trajectories, reasoned, state, clock)
 
-    def _encode(self, sets: list[FrameSet]) -> int:
-        """Encode the frame sets that are not known yet; returns how many there were."""
-        model = self.model.config
-        fresh = [s for s in sets if s.t0_ns not in self.encoded]
-        by_size: dict[tuple[int, int], list[tuple[FrameSet, int]]] = {}
-        for frame_set in fresh:
-            for camera, frame in frame_set.frames.items():
-                by_size.setdefault(frame.image.shape[:2], []).append((frame_set, camera))
-            self.encoded[frame_set.t0_ns] = EncodedSet({}, {})
-        for size, members in by_size.items():
-            raw = np.stack([s.frames[c].image for s, c in members])
-            raw = torch.from_numpy(raw).to(self.model.device).permute(0, 3, 1, 2)
-            patches, grid = images.prepare(raw, model.vision, model.prompt)
-            encoded = self.model.visual(patches.to(self.model.dtype), grid)
-            for (frame_set, camera), features in zip(members, encoded):
-                entry = self.encoded[frame_set.t0_ns]
-                entry.features[camera], entry.sizes[camera] = features, size
-        return len(fresh)
-
-    def _choose(self, frames, layout, unguided_layout) -> tuple[Window, int, str]:
+    def _choose(self, t0_ns, layout, unguided_layout) -> tuple[Window, int, str]:
         """Window for these frames, how many places of it are new, and why if all are."""
-        sizes = self.encoded[frames.t0_ns].sizes
-        usable = [t for t, e in self.encoded.items() if e.sizes == sizes]
         tolerance = int(self.config.grid_tolerance_s * NANOSECONDS)
-        window = fill_window(frames.t0_ns, usable, layout.frames, tolerance)
-        why = self._prefill_due(frames, sizes, layout, unguided_layout)
-        if why:
-            return window, layout.frames, why
-        shift = shift_between(self.window, window)
+        window, shift, why = self.memory.choose(t0_ns, tolerance)
         if shift < layout.frames:
-            return window, shift, ''
-        return window, shift, time_reason(self.last_t0_ns, frames.t0_ns, tolerance) or \
-            'the frames before these changed'
+            why = self._prefill_due(t0_ns, layout, unguided_layout)
+        return window, layout.frames if why else shift, why
 
-    def _prefill_due(self, frames, sizes, layout, unguided_layout) -> str:
-        """Say why the whole window must be computed whatever its frames are; '' if it need not."""
-        if self.window is None:
-            return self.prefill_reason
-        last = self.encoded[self.last_t0_ns].sizes
-        if sorted(last) != sorted(sizes):
-            return f'cameras changed from {sorted(last)} to {sorted(sizes)}'
-        for camera, (height, width) in sizes.items():
-            if last[camera] != (height, width):
-                old = last[camera]
-                return (f'image size of camera {camera} changed from {old[1]}x{old[0]} to '
-                        f'{width}x{height}')
+    def _prefill_due(self, t0_ns, layout, unguided_layout) -> str:
+        """Say why the whole window must be computed although its frames follow; '' if not."""
         for name, new in (('guided', layout), ('unguided', unguided_layout)):
             old = self.streams.get(name)
             if new is not None and old is None:
@@ -277,7 +228,7 @@ class Engine:
         if not self.config.streaming:
             return 'streaming is off'
         period = self.config.refresh_period_s
-        if period and frames.t0_ns - self.last_prefill_ns >= period * NANOSECONDS:
+        if period and t0_ns - self.memory.last_prefill_ns >= period * NANOSECONDS:
             return f'periodic refresh every {period:g} s'
         return ''
 
@@ -297,18 +248,15 @@ class Engine:
         return (reason_separately if separately else reason)(
             stream, self.tokenizer, hidden, config, self.generator)
 
-    def _follow(self, unguided: PromptStream, reasoned: Reasoned) -> ActionContext:
-        """Feed the guided reasoning to the unguided prompt; context of its action tokens."""
-        ids = torch.tensor(reasoned.texts[0].token_ids, device=self.model.device)
-        forwarded = reasoned.visible[0] - self.streams['guided'].layout.size
-        if forwarded:
-            unguided.extend(ids[:forwarded])
-        size = unguided.layout.size
-        return ActionContext(unguided, self.config.num_trajectories, replace(
-            reasoned, first_action_slot=(size + len(ids),), visible=(size + forwarded,)))
-
-    def _act(self, field: VelocityField, ego: EgoHistory) -> unicycle.UnicycleTrajectory:
-        action, samples = self.model.config.action, self.config.num_trajectories
+    def _act(self, stream, unguided, reasoned, ego) -> unicycle.UnicycleTrajectory:
+        """Flow matching from noise to controls, and the controls as trajectories."""
+        action = held_constants(self.model.config.action, self.model.dtype)
+        samples = self.config.num_trajectories
+        context = ActionContext(stream, samples, reasoned)
+        other = None
+        if unguided is not None:
+            other = ActionContext(unguided, samples, follow(unguided, reasoned))
+        field = VelocityField(self.model, context, other, self.config.nav_guidance_weight)
         noise = draw_noise(samples, action.n_waypoints, self.config.noise_temperature,
                            self.generator)
         controls = flow(field, noise, self.config.flow_steps or action.num_inference_steps)
@@ -317,16 +265,6 @@ class Engine:
         speed = unicycle.speed_from_history(xyz[None], rot[None], action)
         return unicycle.decode(controls.cpu(), speed.expand(samples),
                                xyz[-1, 2].expand(samples), action)
-
-    def _commit(self, frames: FrameSet, window: Window, state: WindowState) -> None:
-        """The step succeeded: remember its window, forget older frames."""
-        self.window, self.last_t0_ns = window, frames.t0_ns
-        oldest = frames.t0_ns - self.frames_per_camera * GRID_NS
-        self.encoded = {t: e for t, e in self.encoded.items()
-                        if oldest <= t <= frames.t0_ns or t in window.sources}
-        if state.mode == 'prefill':
-            self.last_prefill_ns = frames.t0_ns
-        self.plan_id += 1
 
     def _plan(self, frames, trajectories, reasoned, state, clock) -> DrivePlan:
         arrays = {name: getattr(trajectories, name).numpy() for name in (
@@ -347,19 +285,19 @@ class Engine:
 
         Raises `InputError` when no frames were seen yet or the model answers no questions.
         """
-        if self.window is None or self.last_t0_ns is None:
+        memory = self.memory
+        if memory.window is None:
             raise InputError('no frames were seen yet, there is nothing to ask about')
-        seen = self.encoded[self.last_t0_ns].features
-        stream = self.streams['guided']
-        layout = build_layout(self.model.config, self.tokenizer, tuple(seen), stream.layout.grids,
+        seen = self.streams['guided'].layout
+        layout = build_layout(self.model.config, self.tokenizer, seen.camera_ids, seen.grids,
                               question=question)
-        features = [[self.encoded[t].features[c] for t in self.window.sources] for c in seen]
+        features = memory.features(memory.window)
         other = PromptStream(self.model, layout, self.config.max_new_tokens + 1)
         hidden, _ = other.prefill(features, layout.frames, None)
         allowed = self.model.allowed_tokens(trajectory_tokens=True)
         ids, _ = generate(other, hidden[-1], self.config, self.generator, allowed,
                           last=self.tokenizer.id('answer_end'), end=self.tokenizer.id('im_end'))
-        return self.tokenizer.between(self.tokenizer.decode(ids), 'answer')
+        return between(self.tokenizer.decode(ids), 'answer')
 
 
 def agreement(xyz: np.ndarray) -> np.ndarray:

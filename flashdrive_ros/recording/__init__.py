@@ -1,0 +1,1 @@
+"""Bags on disk: message definitions, reading, summary and comparison.  Needs no ROS."""
