@@ -104,12 +104,14 @@ class CameraTrack:
         return int(median(self._steps)) if len(self._steps) >= 3 else None
 
     def append(self, item: Stamped):
+        """Add an item newer than all before."""
         if self.newest_ns is not None:
             self._steps.append(item.stamp_ns - self.newest_ns)
         self.newest_ns = item.stamp_ns
         self.pending.append(item)
 
     def flush(self):
+        """Forget the items; counters stay."""
         self.pending.clear()
         self._steps.clear()
         self.newest_ns, self.index = None, 0
