@@ -111,10 +111,10 @@ def camera_views(recording: Recording, sizes: dict[str, tuple[int, int]]) -> dic
         assumed = []
         if info is None:
             info = _nominal_info(track.frame_id, *sizes[name], nominal[4])
-            assumed.append(f'{nominal[4]} degree lens')
+            assumed.append(f'a level {nominal[4]} degree lens (no camera_info)')
         if placed is None:
             placed = mount(*nominal[:4])
-            assumed.append('nominal mounting')
+            assumed.append('nominal mounting (no tf_static)')
         views[name] = _view(info, placed, sizes[name], ', '.join(assumed))
     return views
 

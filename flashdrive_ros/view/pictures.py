@@ -133,7 +133,7 @@ class DrivePictures:
             draw.text(tile, 'no calibration: the plan is not drawn here', (8, 40), draw.ALARM,
                       outline=True)
         elif view.assumed:
-            draw.text(tile, f'not calibrated; assumed: {view.assumed}', (8, 40), draw.HISTORY,
+            draw.text(tile, f'assumed: {view.assumed}', (8, 40), draw.HISTORY,
                       0.42, outline=True)
         if self.recording.source and 'ASSUMED' in self.recording.source:
             assumed = self.recording.source.split('; ')[-1]
