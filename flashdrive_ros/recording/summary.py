@@ -14,6 +14,8 @@ from .recording import CameraTrack, Recording
 JITTER_NS = 25_000_000
 IDLE_NS = 20_000_000
 """A worker that was free for less than this while a window was the newest had no chance."""
+LIVE_NS = 200_000_000
+"""Images that are heard later than this after their stamp are replayed."""
 END_NS = 2_000_000_000
 LEVELS = {1: 'WARN', 2: 'ERROR', 3: 'STALE'}
 
@@ -46,7 +48,7 @@ def summarise(recording: Recording) -> dict:
             'image': _spread([p.image_ms for p in plans]),
             **{stage: _spread([p.stages_ms[stage] for p in plans]) for stage in STAGES},
             'total': _spread([p.total_ms for p in plans])},
-        'camera_to_plan_ms': _spread([p.camera_to_plan_ms for p in plans]),
+        'camera_to_plan_ms': _spread(_camera_to_plan_ms(recording, plans)),
         'window_modes': dict(Counter(p.mode for p in plans)),
         'prefill_reasons': dict(Counter(p.reason for p in plans if p.reason)),
         'tokens': _spread([p.tokens for p in plans]),
@@ -87,6 +89,23 @@ def _windows(recording: Recording, plans: list[RecordedPlan]) -> dict:
     return {'seen': len(windows), 'planned': served,
             'planned_share': _share(served, len(windows)), 'servable': served + missed,
             'servable_share': _share(served, served + missed)}
+
+
+def _camera_to_plan_ms(recording: Recording, plans) -> list[float]:
+    """
+    From the frames' time to the plan.
+
+    A replay stamps frames with another time than now; then from the time at
+    which the frames were heard.
+    """
+    if not plans or not recording.cameras:
+        return []
+    track = recording.anchor
+    stamps, heard = np.array(track.stamps_ns), np.array(track.received_ns)
+    if abs(np.median(heard - stamps)) < LIVE_NS:
+        return [p.camera_to_plan_ms for p in plans]
+    nearest = [int(np.abs(stamps - p.stamp_ns).argmin()) for p in plans]
+    return [(p.received_ns - int(heard[i])) / 1e6 for p, i in zip(plans, nearest)]
 
 
 def _idle_ns(busy, begin, end) -> int:
