@@ -65,11 +65,10 @@ class Drive:
     def node_plans(self) -> list[NodePlan]:
         """Recorder, drive and source with their parameter values."""
         o = self.options
-        source, of_drive = source_nodes(o.source, subscribers=1 + o.record, rate=o.rate,
-                                        loop=o.loop)
+        source, drive = source_nodes(o.source, subscribers=1 + o.record, rate=o.rate,
+                                     loop=o.loop)
         # the source's own patience must outlast the loading of a model
         source.values['wait_s'] = o.startup_s
-        drive = NodePlan('drive', 'drive_node', of_drive)
         if o.model:
             drive.values['model'] = o.model
         plans = [drive, source]

@@ -19,11 +19,17 @@ VIDEO_SUFFIXES = ('.mp4', '.avi', '.mkv', '.mov', '.webm', '.m4v')
 
 @dataclass
 class NodePlan:
-    """One node to start; `values` come after its configuration files."""
+    """
+    One node to start.
+
+    It reads config/<name>.yaml, then `configs` of the same folder, the user's
+    files, and last `values`.
+    """
 
     name: str
     module: str
     values: dict = field(default_factory=dict)
+    configs: tuple[str, ...] = ()
 
     def command(self, namespace: str, files: list[Path], folder: Path) -> list[str]:
         """Command line; writes the values to a file, where they keep their types."""
@@ -35,35 +41,41 @@ class NodePlan:
             own = folder / f'{self.name}.yaml'
             own.write_text(yaml.safe_dump({'/**': {'ros__parameters': self.values}}))
             files = [*files, own]
-        for file in (*shipped_config(self.name), *files):
+        shipped = [shipped_config(name) for name in (self.name, *self.configs)]
+        for file in (*shipped, *files):
             command += ['--params-file', str(file)]
         return command
 
 
-def shipped_config(name: str) -> list[Path]:
-    """Return the node's config/<name>.yaml, if it is installed."""
-    for folder in share_folders('flashdrive_ros'):
-        path = folder / 'config' / f'{name}.yaml'
-        if path.is_file():
-            return [path]
-    return []
+def shipped_config(name: str) -> Path:
+    """Return config/<name>.yaml of this package; raises `UserError` if it isn't installed."""
+    folders = share_folders('flashdrive_ros')
+    for folder in folders:
+        if (path := folder / 'config' / f'{name}.yaml').is_file():
+            return path
+    raise UserError(f'config/{name}.yaml is in none of {", ".join(map(str, folders))}: '
+                    'is the package installed?')
 
 
-def source_nodes(source: str, *, subscribers: int, rate: float, loop: bool):
+def source_nodes(source: str, *, subscribers: int, rate: float,
+                 loop: bool) -> tuple[NodePlan, NodePlan]:
     """
-    Return the node that publishes cameras and odometry, and what `drive` must know of it.
+    Return the node that publishes cameras and odometry, and the drive node set for it.
 
     Raises `UserError` for a source that is none of `SOURCE_KINDS`.
     """
+    drive = NodePlan('drive', 'drive_node')
     waiting = {'wait_for_subscribers': subscribers}
     if source == 'world':
-        return NodePlan('world', 'world_node', waiting), {}
+        return NodePlan('world', 'world_node', waiting), drive
     kind, path = _source_path(source)
-    values = {**waiting, 'source': str(path), 'rate': float(rate), 'loop': loop}
+    replay = NodePlan('replay', 'replay_node', {
+        **waiting, 'source': str(path), 'rate': float(rate), 'loop': loop})
     if kind == 'video':
-        # one video is one camera: better a window of one camera than invented images
-        return NodePlan('replay', 'replay_node', values), {'camera_ids': [1]}
-    return NodePlan('replay', 'replay_node', values), _cameras_of(path)
+        drive.configs = ('video',)
+    else:
+        drive.values = _cameras_of(path)
+    return replay, drive
 
 
 def _source_path(source: str) -> tuple[str, Path]:
