@@ -45,7 +45,8 @@ class PromptAttention:
 
     def __init__(self, cache: KVCache, slots: Tensor):
         self.cache, self.runs = cache, runs(slots.tolist())
-        self.slots = slice(None) if len(slots) == cache.prompt_slots else slots
+        whole = len(slots) == cache.prompt_slots
+        self.slots = slice(0, len(slots)) if whole else slots
         self.rows = cache.table[self.slots]
         self.cos, self.sin = cache.cos[slots], cache.sin[slots]
 
@@ -53,10 +54,10 @@ class PromptAttention:
         """Attend; shapes as in `decoder.Attend` with batch 1."""
         cache = self.cache
         cache.store(layer, self.rows, k[0], v[0])
-        q, k = rotate(q, self.cos, self.sin), rotate(k, self.cos, self.sin)
         keys, values = cache.k[layer, None], cache.v[layer, None]
-        keys[0, :, :cache.prompt_slots][:, self.slots] = k[0]
-        values[0, :, :cache.prompt_slots][:, self.slots] = v[0]
+        keys[:, :, self.slots] = rotate(k, self.cos, self.sin)
+        values[:, :, self.slots] = v
+        q = rotate(q, self.cos, self.sin)
         return torch.cat([causal(q[:, :, a:b], keys[:, :, :end], values[:, :, :end])
                           for a, b, end in self.runs], 2)
 
