@@ -104,6 +104,9 @@ class PromptConfig:
     history_bins: int = 1000
     history_min: tuple[float, float, float] = (-4.0, -4.0, -10.0)
     history_max: tuple[float, float, float] = (4.0, 4.0, 10.0)
+    history_yaw: bool = False
+    future_min: tuple[float, float] = (-10.0, -10.0)
+    future_max: tuple[float, float] = (10.0, 10.0)
     tokens_per_history_traj: int = 48
     frames_per_camera: int = 4
     camera_ids: tuple[int, ...] | None = None

@@ -25,6 +25,7 @@ from .prompt import PromptLayout, build_layout
 from .reasoning import Reasoned, generate, reason, reason_separately
 from .stream import PromptStream
 from .streaming import Window, time_reason
+from .text import between
 from .tokenizer import Tokenizer
 from .trajectories import ActionContext, VelocityField, draw_noise, flow
 from .trajectory_tokens import history_token_ids
@@ -304,7 +305,7 @@ class Engine:
         allowed = self.model.allowed_tokens(trajectory_tokens=True)
         ids, _ = generate(other, hidden[-1], self.config, self.generator, allowed,
                           last=self.tokenizer.id('answer_end'), end=self.tokenizer.id('im_end'))
-        return self.tokenizer.between(self.tokenizer.decode(ids), 'answer')
+        return between(self.tokenizer.decode(ids), 'answer')
 
 
 def agreement(xyz: np.ndarray) -> np.ndarray:

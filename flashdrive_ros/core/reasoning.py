@@ -16,6 +16,7 @@ from .config import EngineConfig
 from .model import Alpamayo
 from .sampling import choose
 from .stream import PromptStream
+from .text import between
 from .tokenizer import Tokenizer
 from .types import Reasoning
 
@@ -100,5 +101,5 @@ def reason_separately(stream: PromptStream, tokenizer: Tokenizer, hidden: Tensor
 
 def _reasoning(tokenizer: Tokenizer, ids: list[int], stop: str) -> Reasoning:
     written = tokenizer.decode(ids)
-    text = tokenizer.between(written, 'cot')
+    text = between(written, 'cot')
     return Reasoning(text=text, token_ids=tuple(ids), rounds=len(ids), stop_reason=stop)

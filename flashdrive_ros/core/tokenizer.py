@@ -72,13 +72,3 @@ class Tokenizer:
         if token is None:
             raise CheckpointError(f'the tokenizer has no token <|{name}|>')
         return token
-
-    def between(self, text: str, name: str) -> str:
-        """
-        Text between the markers `name`_start and `name`_end.
-
-        Up to the first end marker, from the last start marker before it or
-        else from the beginning; empty without an end marker.
-        """
-        body, found, _ = text.partition(f'<|{name}_end|>')
-        return body.rpartition(f'<|{name}_start|>')[2].strip() if found else ''
