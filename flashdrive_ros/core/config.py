@@ -111,6 +111,8 @@ class PromptConfig:
     frames_per_camera: int = 4
     camera_ids: tuple[int, ...] | None = None
     """Cameras that the model insists on; None: any subset."""
+    extra_tokens: tuple[str, ...] = ()
+    """Tokens after the markers, a whole range written `<0>..<1000>`."""
 
     @property
     def history_token_start(self) -> int:
@@ -131,6 +133,7 @@ class ModelConfig:
     action: ActionConfig = field(default_factory=ActionConfig)
     prompt: PromptConfig = field(default_factory=PromptConfig)
     vocab_size: int = 155697
+    weights_dtype: str = 'bfloat16'
     expert_non_causal_attention: bool = True
     trained: bool = True
     random_weights_seed: int | None = None
@@ -181,6 +184,7 @@ class ModelConfig:
             vision=_take(VisionConfig, vlm.get('vision_config', {})), text=text, expert=expert,
             action=_take(ActionConfig, action), prompt=_take(PromptConfig, prompt),
             vocab_size=raw.get('vocab_size', cls.vocab_size),
+            weights_dtype=_dtype_name(raw),
             expert_non_causal_attention=raw.get('expert_non_causal_attention', True),
             trained=own.get('trained', True),
             random_weights_seed=own.get('random_weights_seed'))
@@ -188,6 +192,15 @@ class ModelConfig:
 
 _EXPERT_DEFAULTS = {'hidden_size': 2048, 'intermediate_size': 8256, 'num_attention_heads': 16,
                     'head_dim': 128}
+
+
+def _dtype_name(raw: dict) -> str:
+    name = str(raw.get('dtype') or raw.get('torch_dtype') or ModelConfig.weights_dtype)
+    name = name.removeprefix('torch.')
+    if name not in ('float32', 'bfloat16', 'float16'):
+        raise CheckpointError(f"config.json: dtype is {name!r}, expected 'float32', 'bfloat16' or "
+                              "'float16'")
+    return name
 
 
 def _projection(raw: dict) -> dict:
