@@ -19,8 +19,8 @@ def fourier_frequencies(config: ActionConfig, dtype: torch.dtype = torch.float32
     """
     Frequencies [feats / 2], float32.
 
-    A model in bfloat16 uses frequencies rounded to bfloat16 (the released
-    code casts its buffers); `dtype` is that of the model.
+    A checkpoint in bfloat16 uses frequencies rounded to bfloat16 (the released
+    code casts its buffers); `dtype` is that of the checkpoint.
     """
     count = config.num_fourier_feats // 2
     return torch.logspace(0, math.log10(config.max_freq), count).to(dtype).float()
@@ -54,7 +54,7 @@ class ActionInput(nn.Module):
         self.norm = nn.LayerNorm(out_features, eps=1e-5)
 
     def forward(self, x: Tensor, t: Tensor, frequencies: Tensor) -> Tensor:
-        """`x` [K, N, 2] and `t` [] in float32 -> [K, N, hidden] in the model's dtype."""
+        """`x` [K, N, 2] and `t` [] or [K, 1] in float32 -> [K, N, hidden] in the model's dtype."""
         per_axis = fourier_features(x, frequencies).flatten(-2)
         time = fourier_features(t, frequencies).expand(*x.shape[:-1], -1)
         features = torch.cat((per_axis, time), -1)

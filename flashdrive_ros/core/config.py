@@ -115,6 +115,8 @@ class PromptConfig:
     frames_per_camera: int = 4
     camera_ids: tuple[int, ...] | None = None
     """Cameras that the model insists on; None: any subset."""
+    extra_tokens: tuple[str, ...] = ()
+    """Tokens after the markers, a whole range written `<0>..<1000>`."""
 
     @property
     def history_token_start(self) -> int:
@@ -135,6 +137,7 @@ class ModelConfig:
     action: ActionConfig = field(default_factory=ActionConfig)
     prompt: PromptConfig = field(default_factory=PromptConfig)
     vocab_size: int = 155697
+    weights_dtype: str = 'bfloat16'
     expert_non_causal_attention: bool = True
     trained: bool = True
     random_weights_seed: int | None = None
@@ -180,6 +183,7 @@ class ModelConfig:
             text=_decoder_config(text), expert=_decoder_config(expert),
             action=_take(ActionConfig, _action(raw)), prompt=_take(PromptConfig, prompt),
             vocab_size=raw.get('vocab_size', cls.vocab_size),
+            weights_dtype=_dtype_name(raw),
             expert_non_causal_attention=raw.get('expert_non_causal_attention', True),
             trained=own.get('trained', True),
             random_weights_seed=own.get('random_weights_seed'))
@@ -218,6 +222,15 @@ def _tokenizers(raw: dict) -> dict:
     for ours, theirs in (('future_min', 'dims_min'), ('future_max', 'dims_max')):
         fields[ours] = (future or {}).get(theirs)
     return fields
+
+
+def _dtype_name(raw: dict) -> str:
+    name = str(raw.get('dtype') or raw.get('torch_dtype') or ModelConfig.weights_dtype)
+    name = name.removeprefix('torch.')
+    if name not in ('float32', 'bfloat16', 'float16'):
+        raise CheckpointError(f"config.json: dtype is {name!r}, expected 'float32', 'bfloat16' or "
+                              "'float16'")
+    return name
 
 
 def _decoder_config(raw: dict) -> DecoderConfig:
