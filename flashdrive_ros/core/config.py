@@ -270,6 +270,8 @@ class EngineConfig:
     num_trajectories     K samples of the action expert
     separate_reasonings  each trajectory after its own reasoning instead of one shared
     flow_steps           Euler steps of flow matching; 0 takes the checkpoint's number
+    velocity_reuse       flow steps that take the velocity of the step before them instead of
+                         evaluating the action expert, e.g. (3, 4, 5, 6) of 8; never step 0
     greedy               take the likeliest token; else temperature and top_p
     nav_guidance_weight  classifier-free guidance on navigation text (Alpamayo 1.5);
                          1 is none, w mixes (1 - w) unguided + w guided velocity
@@ -286,6 +288,7 @@ class EngineConfig:
     num_trajectories: int = 1
     separate_reasonings: bool = False
     flow_steps: int = 0
+    velocity_reuse: tuple[int, ...] = ()
     max_new_tokens: int = 64
     greedy: bool = False
     temperature: float = 0.6
@@ -299,6 +302,7 @@ class EngineConfig:
 
     def __post_init__(self):
         """Refuse values out of range, naming the field."""
+        object.__setattr__(self, 'velocity_reuse', tuple(sorted(set(self.velocity_reuse))))
         checks = {
             'num_trajectories': 1 <= self.num_trajectories <= 64,
             'flow_steps': 0 <= self.flow_steps <= 100,
