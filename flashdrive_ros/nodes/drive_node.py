@@ -271,31 +271,37 @@ class DriveNode(LifecycleNodeMixin, Node):
 
 
 def _loaded(engine):
+    """Return the engine, if there is one."""
     if engine is None:
         raise InputError('no model is loaded')
     return engine
 
 
 def main(args=None) -> int:
-    """Run the node until it is told to end."""
-    node = executor = None
+    """Run the node until it is told to end; returns the exit code."""
+    node = None
     try:
         rclpy.init(args=args)
-        node = DriveNode()
+        try:
+            node = DriveNode()
+        except ValueError as error:  # a parameter: say it without a traceback
+            print(f'drive: {error}', file=sys.stderr)
+            return 1
         executor = MultiThreadedExecutor(num_threads=5)
         executor.add_node(node)
         executor.spin()
     except (KeyboardInterrupt, ExternalShutdownException):
         pass
-    except ValueError as error:  # a parameter: say it without a traceback
-        print(f'drive: {error}', file=sys.stderr)
-        return 1
-    if node is not None and not node.close():
-        # a load or a step is still running in native code and can't be interrupted
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
-    rclpy.try_shutdown()
+    except Exception:
+        if rclpy.ok():  # else spin met the end of the context
+            raise
+    finally:
+        if node is not None and not node.close():
+            # a load or a step goes on in native code and can't be interrupted
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+        rclpy.try_shutdown()
     return 0
 
 

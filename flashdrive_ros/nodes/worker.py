@@ -89,11 +89,11 @@ class EngineWorker:
             self._requests.put(_WAKE)
 
     def close(self, timeout_s: float = 1.0) -> bool:
-        """End the thread; False when it is still busy after `timeout_s`."""
+        """End the thread, then free whoever waits; False when it is busy beyond `timeout_s`."""
         self.stepping = False
-        self._closing.set()
         self._requests.put(_STOP)
         self._thread.join(timeout_s)
+        self._closing.set()
         return not self._thread.is_alive()
 
     def _run(self):
