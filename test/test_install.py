@@ -61,11 +61,11 @@ def test_nothing_is_installed_twice(environment, tmp_path):
 
 
 def test_an_installed_torch_stays_and_a_missing_one_is_the_tested_one(environment, install):
-    lines = environment._constraints().read_text().split()
+    lines = environment._constraints().read_text().splitlines()
     try:
         expected = f'torch=={metadata.version("torch")}'
     except metadata.PackageNotFoundError:
-        expected, = [line for line in (install.HERE / 'constraints.txt').read_text().split()
+        expected, = [line for line in (install.HERE / 'constraints.txt').read_text().splitlines()
                      if line.startswith('torch==')]
     assert [line for line in lines if line.startswith('torch')] == [expected]
 
