@@ -76,10 +76,10 @@ class Director:
             self._add_vehicle(START_M + FRONT_M + gap, self.lane, 1, desired, desired)
         if event == 'cut_in':
             side = self.lane + (1 if self.lane == 0 else -1)
-            desired = limit * rng.uniform(0.6, 0.8)
-            self.speed = float(min(self.speed, desired + 2.5))
-            self._clear_of(side, START_M - 10, START_M + 60)
-            self._add_vehicle(START_M + FRONT_M + rng.uniform(14, 24), side, 1, desired, desired)
+            desired = limit * rng.uniform(0.65, 0.85)
+            self._cue = float(rng.uniform(1.0, 2.5))
+            self._clear_of(side, START_M - 10, START_M + 80)
+            self._add_vehicle(START_M + FRONT_M + rng.uniform(20, 32), side, 1, desired, desired)
 
     def _clear_of(self, lane, begin, end):
         t = self.traffic
@@ -194,7 +194,7 @@ class Director:
         beside = (np.abs(np.abs(traffic.d - ego_d) - shape.lane_width) < 0.6) & (
             traffic.direction > 0) & (traffic.change < 0)
         room = 5.0 + np.maximum(ego.speed - traffic.speed, 0) * 2.5 + traffic.sizes[:, 0] / 2
-        ready = np.flatnonzero(beside & (ahead > room) & (ahead < 32))
+        ready = np.flatnonzero(beside & (ahead > room) & (ahead < room + 9))
         if not len(ready) or self.route.junction_at(ego_s + 25) is not None:
             return
         i = int(ready[ahead[ready].argmin()])
