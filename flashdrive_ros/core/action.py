@@ -6,7 +6,7 @@ The network predicts the velocity data - noise; Euler steps run from t = 0 to 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import torch
@@ -22,8 +22,8 @@ def fourier_frequencies(config: ActionConfig, dtype: torch.dtype = torch.float32
     """
     Frequencies [feats / 2], float32.
 
-    A model in bfloat16 uses frequencies rounded to bfloat16 (the released
-    code casts its buffers); `dtype` is that of the model.
+    A checkpoint in bfloat16 uses frequencies rounded to bfloat16 (the released
+    code casts its buffers); `dtype` is that of the checkpoint.
     """
     count = config.num_fourier_feats // 2
     return torch.logspace(0, math.log10(config.max_freq), count).to(dtype).float()
@@ -57,7 +57,7 @@ class ActionInput(nn.Module):
         self.norm = nn.LayerNorm(out_features, eps=1e-5)
 
     def forward(self, x: Tensor, t: Tensor, frequencies: Tensor) -> Tensor:
-        """`x` [K, N, 2] and `t` [] in float32 -> [K, N, hidden] in the model's dtype."""
+        """`x` [K, N, 2] and `t` [] or [K, 1] in float32 -> [K, N, hidden] in the model's dtype."""
         per_axis = fourier_features(x, frequencies).flatten(-2)
         time = fourier_features(t, frequencies).expand(*x.shape[:-1], -1)
         features = torch.cat((per_axis, time), -1)
@@ -69,18 +69,30 @@ def mix_velocities(guided: Velocity, unguided: Velocity, weight: float) -> Veloc
     return lambda x, t: (1 - weight) * unguided(x, t) + weight * guided(x, t)
 
 
-def integrate(velocity: Velocity, noise: Tensor, steps: int,
-              trace: list | None = None) -> Tensor:
+def integrate(velocity: Velocity, noise: Tensor, steps: int, trace: list | None = None,
+              reuse: Collection[int] = ()) -> Tensor:
     """
     Euler steps of `velocity(x, t)` from `noise` [K, N, 2] at t = 0 to t = 1, in float32.
 
-    `trace`, when given, collects (t, x, v) of every step.
+    `trace`, when given, collects (t, x, v) of every step.  Steps in `reuse`
+    take the velocity of the step before them instead of asking the network
+    (spec `alpamayo.md` section 14); see `check_reuse`.
     """
-    x = noise
+    x, v = noise, None
     times = torch.linspace(0, 1, steps + 1, device=noise.device)
-    for now, then in zip(times, times[1:]):
-        v = velocity(x, now).float()
+    for step, (now, then) in enumerate(zip(times, times[1:])):
+        if step not in reuse:
+            v = velocity(x, now).float()
         if trace is not None:
             trace.append((now, x, v))
         x = x + (then - now) * v
     return x
+
+
+def check_reuse(reuse: Collection[int], steps: int) -> str:
+    """Say what is wrong with a schedule of reused velocities; '' when it can be followed."""
+    wrong = sorted(step for step in reuse if not 1 <= step < steps)
+    if wrong:
+        return (f'velocity_reuse holds {wrong}: of {steps} flow steps, 1 to {steps - 1} can take '
+                'the velocity of the step before them')
+    return ''

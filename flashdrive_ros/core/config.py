@@ -115,6 +115,8 @@ class PromptConfig:
     frames_per_camera: int = 4
     camera_ids: tuple[int, ...] | None = None
     """Cameras that the model insists on; None: any subset."""
+    extra_tokens: tuple[str, ...] = ()
+    """Tokens after the markers, a whole range written `<0>..<1000>`."""
 
     @property
     def history_token_start(self) -> int:
@@ -135,6 +137,7 @@ class ModelConfig:
     action: ActionConfig = field(default_factory=ActionConfig)
     prompt: PromptConfig = field(default_factory=PromptConfig)
     vocab_size: int = 155697
+    weights_dtype: str = 'bfloat16'
     expert_non_causal_attention: bool = True
     trained: bool = True
     random_weights_seed: int | None = None
@@ -180,6 +183,7 @@ class ModelConfig:
             text=_decoder_config(text), expert=_decoder_config(expert),
             action=_take(ActionConfig, _action(raw)), prompt=_take(PromptConfig, prompt),
             vocab_size=raw.get('vocab_size', cls.vocab_size),
+            weights_dtype=_dtype_name(raw),
             expert_non_causal_attention=raw.get('expert_non_causal_attention', True),
             trained=own.get('trained', True),
             random_weights_seed=own.get('random_weights_seed'))
@@ -220,6 +224,15 @@ def _tokenizers(raw: dict) -> dict:
     return fields
 
 
+def _dtype_name(raw: dict) -> str:
+    name = str(raw.get('dtype') or raw.get('torch_dtype') or ModelConfig.weights_dtype)
+    name = name.removeprefix('torch.')
+    if name not in ('float32', 'bfloat16', 'float16'):
+        raise CheckpointError(f"config.json: dtype is {name!r}, expected 'float32', 'bfloat16' or "
+                              "'float16'")
+    return name
+
+
 def _decoder_config(raw: dict) -> DecoderConfig:
     rope = raw.get('rope_parameters') or raw.get('rope_scaling') or {}
     return _take(DecoderConfig, {**raw, **{k: rope[k] for k in ('mrope_section', 'rope_theta')
@@ -257,6 +270,8 @@ class EngineConfig:
     num_trajectories     K samples of the action expert
     separate_reasonings  each trajectory after its own reasoning instead of one shared
     flow_steps           Euler steps of flow matching; 0 takes the checkpoint's number
+    velocity_reuse       flow steps that take the velocity of the step before them instead of
+                         evaluating the action expert, e.g. (3, 4, 5, 6) of 8; never step 0
     greedy               take the likeliest token; else temperature and top_p
     nav_guidance_weight  classifier-free guidance on navigation text (Alpamayo 1.5);
                          1 is none, w mixes (1 - w) unguided + w guided velocity
@@ -273,6 +288,7 @@ class EngineConfig:
     num_trajectories: int = 1
     separate_reasonings: bool = False
     flow_steps: int = 0
+    velocity_reuse: tuple[int, ...] = ()
     max_new_tokens: int = 64
     greedy: bool = False
     temperature: float = 0.6
@@ -286,6 +302,7 @@ class EngineConfig:
 
     def __post_init__(self):
         """Refuse values out of range, naming the field."""
+        object.__setattr__(self, 'velocity_reuse', tuple(sorted(set(self.velocity_reuse))))
         checks = {
             'num_trajectories': 1 <= self.num_trajectories <= 64,
             'flow_steps': 0 <= self.flow_steps <= 100,

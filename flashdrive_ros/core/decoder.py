@@ -87,7 +87,7 @@ class Decoder(nn.Module):
         """
         Final hidden states (normed) of `x` [b, n, hidden].
 
-        `deepstack` [k, image tokens, hidden] is added to the rows `image_rows`
+        `deepstack` [k, b, image tokens, hidden] is added to the rows `image_rows`
         after layers 0 to k-1.  `taps`, when given, collects the input of every
         layer and the output of the last.
         """
@@ -96,7 +96,7 @@ class Decoder(nn.Module):
                 taps.append(x)
             x = layer(x, index, attend)
             if deepstack is not None and index < len(deepstack):
-                x = x.index_add(1, image_rows, deepstack[index][None].to(x.dtype))
+                x = x.index_add(1, image_rows, deepstack[index].to(x.dtype))
         if taps is not None:
             taps.append(x)
         return self.norm(x)

@@ -49,8 +49,13 @@ class Alpamayo(nn.Module):
         return self.lm_head.weight.dtype
 
     def frequencies(self) -> Tensor:
-        """Fourier frequencies of the action input, as rounded by the model's dtype."""
-        return fourier_frequencies(self.config.action, self.dtype).to(self.device)
+        """
+        Fourier frequencies of the action input, rounded as where the model was trained.
+
+        That is to the dtype of the checkpoint, whatever dtype runs here.
+        """
+        dtype = getattr(torch, self.config.weights_dtype)
+        return fourier_frequencies(self.config.action, dtype).to(self.device)
 
     def allowed_tokens(self, trajectory_tokens: bool) -> Tensor:
         """Mask [padded vocabulary]: no pad row ever, trajectory tokens only on request."""

@@ -66,7 +66,7 @@ class PromptStream:
         if images is not None:
             rows = torch.from_numpy(rows).to(model.device)
             x = x.index_copy(0, rows, images.tokens.to(x.dtype))
-            deepstack = images.deepstack
+            deepstack = images.deepstack[:, None]
         attend = PromptAttention(self.cache, torch.from_numpy(slots).to(model.device))
         return model.language_model(x[None], attend, deepstack, rows, taps)[0]
 

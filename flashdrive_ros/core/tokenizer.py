@@ -1,10 +1,12 @@
 """
 The checkpoint's tokenizer: a base BPE plus trajectory and marker tokens.
 
-Ids are laid out as base | `<i0>`… | markers (spec `alpamayo.md` section 2).
+Ids are laid out as base | `<i0>`… | markers (spec `alpamayo.md` section 2) | extra
+tokens that a checkpoint's `config.json` lists, such as coordinates.
 """
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tokenizers import AddedToken
@@ -28,6 +30,19 @@ def marker_tokens(is_r1: bool) -> list[str]:
     return [f'<|{next(spare) if name == "{}" else name}|>' for name in _SHARED]
 
 
+def expand_tokens(listed) -> list[str]:
+    """Write out ranges: `<0>..<1000>` becomes 1,001 tokens; anything else stays as it is."""
+    tokens = []
+    for entry in listed:
+        ends = re.fullmatch(r'(\D*)(\d+)(\D*)\.\.\1(\d+)\3', entry)
+        if ends is None:
+            tokens.append(entry)
+        else:
+            before, first, after, last = ends.groups()
+            tokens += [f'{before}{i}{after}' for i in range(int(first), int(last) + 1)]
+    return tokens
+
+
 class Tokenizer:
     """Text to ids and back, and the ids of the markers by name (`tokenizer.id('cot_end')`)."""
 
@@ -41,6 +56,8 @@ class Tokenizer:
             backend.add_tokens([f'<i{i}>' for i in range(prompt.traj_vocab_size)])
             backend.add_special_tokens([AddedToken(t, special=True, normalized=False)
                                         for t in marker_tokens(config.is_r1)])
+        backend.add_special_tokens([AddedToken(t, special=True, normalized=False)
+                                    for t in expand_tokens(prompt.extra_tokens)])
         self.backend = backend
         self.vocab_size = backend.get_vocab_size()
         if self.vocab_size > config.vocab_size:
@@ -72,8 +89,9 @@ class Tokenizer:
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def id(self, name: str) -> int:
-        """Id of the marker `<|name|>`."""
-        token = self.backend.token_to_id(f'<|{name}|>')
-        if token is None:
-            raise CheckpointError(f'the tokenizer has no token <|{name}|>')
-        return token
+        """Id of the marker `<|name|>`, or of the token `<name>` for a number."""
+        token = f'<{name}>' if name.isdecimal() else f'<|{name}|>'
+        found = self.backend.token_to_id(token)
+        if found is None:
+            raise CheckpointError(f'the tokenizer has no token {token}')
+        return found

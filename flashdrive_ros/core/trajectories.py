@@ -1,15 +1,20 @@
 """From a reasoned prompt to K trajectories: flow matching in the action expert."""
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 
 from .action import integrate
-from .attention import shared_prefix
+from .branches import shared_prefix
+from .config import ActionConfig
+from .ego import EgoHistory
 from .model import Alpamayo
 from .reasoning import Reasoned
 from .rotary import decoder_rotary, rotate
 from .stream import PromptStream
+from .unicycle import UnicycleTrajectory, decode, speed_from_history
 
 
 class ActionContext:
@@ -36,7 +41,7 @@ class ActionContext:
         self.mask = self._mask() if needs_mask else None
 
     def _mask(self) -> Tensor:
-        """Own keys that each action token sees: its sample's reasoning, then action tokens."""
+        """Additive mask of own keys: of its sample's reasoning, and of the action tokens."""
         device, n = self.stream.model.device, self.stream.model.config.action.n_waypoints
         own = torch.ones(n, n, dtype=torch.bool, device=device)
         own = (own.tril() if self.causal else own).expand(self.samples, n, n)
@@ -47,7 +52,8 @@ class ActionContext:
             own = torch.cat((valid[:, None].expand(-1, n, -1), own), -1)
         heads = self.stream.model.config.expert
         group = heads.num_attention_heads // heads.num_key_value_heads
-        return own.repeat(1, group, 1)[:, None]
+        mask = torch.zeros(own.shape, dtype=self.stream.model.dtype, device=device)
+        return mask.masked_fill_(~own, -torch.inf).repeat(1, group, 1)[:, None]
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend; shapes as in `decoder.Attend` with batch K."""
@@ -89,6 +95,16 @@ def draw_noise(samples: int, waypoints: int, temperature: float,
                                      device=generator.device)
 
 
-def flow(field: VelocityField, noise: Tensor, steps: int, trace: list | None = None) -> Tensor:
-    """Normalised controls [K, N, 2]."""
-    return integrate(field, noise, steps, trace)
+def flow(field: VelocityField, noise: Tensor, steps: int, trace: list | None = None,
+         reuse: Collection[int] = ()) -> Tensor:
+    """Normalised controls [K, N, 2]; `trace` and `reuse` as in `integrate`."""
+    return integrate(field, noise, steps, trace, reuse)
+
+
+def drive(controls: Tensor, ego: EgoHistory, config: ActionConfig) -> UnicycleTrajectory:
+    """Trajectories of normalised `controls` [K, N, 2], from the ego's speed and height at t0."""
+    xyz = torch.as_tensor(ego.xyz, dtype=torch.float32)
+    rot = torch.as_tensor(ego.rot, dtype=torch.float32)
+    speed = speed_from_history(xyz[None], rot[None], config)
+    samples = len(controls)
+    return decode(controls.cpu(), speed.expand(samples), xyz[-1, 2].expand(samples), config)

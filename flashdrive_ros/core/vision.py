@@ -118,6 +118,11 @@ class VisionTower(nn.Module):
 
     def forward(self, patches: Tensor, grid: tuple[int, int]) -> list[ImageFeatures]:
         """Encode `patches` [n, patches, patch_dim] in merge order of a (rows, columns) `grid`."""
+        tokens, deepstack = self.encode(patches, grid)
+        return [ImageFeatures(tokens[i], deepstack[:, i]) for i in range(len(tokens))]
+
+    def encode(self, patches: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Tokens [n, t, hidden] and deepstack features [taps, n, t, hidden] of n images."""
         x = self.embed(patches, grid)
         rows, columns = merge_order(grid, self.config.spatial_merge_size, patches.device)
         cos, sin = vision_rotary(rows, columns,
@@ -129,8 +134,7 @@ class VisionTower(nn.Module):
                 tap = self.config.deepstack_visual_indexes.index(index)
                 taps.append(self.deepstack_merger_list[tap](x))
         tokens = self.merger(x)
-        deepstack = torch.stack(taps) if taps else tokens.new_zeros(0, *tokens.shape)
-        return [ImageFeatures(tokens[i], deepstack[:, i]) for i in range(len(tokens))]
+        return tokens, torch.stack(taps) if taps else tokens.new_zeros(0, *tokens.shape)
 
     def position_embedding(self, grid: tuple[int, int]) -> Tensor:
         """Bilinear resampling (corners aligned) of the learned square table, [patches, hidden]."""

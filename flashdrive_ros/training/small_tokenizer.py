@@ -9,15 +9,16 @@ those of the Qwen3 tokenizer that Alpamayo builds on, so one code path serves bo
 from __future__ import annotations
 
 import sys
-from itertools import product
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
-from flashdrive_ros.core.prompt import DISPLAY_NAMES, REQUEST, SYSTEM
+from ..core.prompt import DISPLAY_NAMES, REQUEST, SYSTEM
+from .causes import sentences
+from .questions import LABELS, PLAIN_ANSWERS, every_question
 
-BASE_TOKENS = 512
+BASE_TOKENS = 672
 SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
          r'| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+')
 QWEN_TOKENS = (
@@ -27,31 +28,26 @@ QWEN_TOKENS = (
     '</tool_call>', '<|fim_prefix|>', '<|fim_middle|>', '<|fim_suffix|>', '<|fim_pad|>',
     '<|repo_name|>', '<|file_sep|>', '<tool_response>', '</tool_response>', '<think>', '</think>')
 
-ACTIONS = ('keep the speed', 'slow down', 'stop', 'accelerate', 'brake hard', 'start moving',
-           'keep waiting', 'approach slowly', 'nudge left', 'nudge right',
-           'change to the left lane', 'change to the right lane', 'turn left', 'turn right',
-           'keep the lane', 'yield')
-CAUSES = ('the road ahead is clear', 'the lead vehicle is braking', 'the lead vehicle is slower',
-          'the lead vehicle has stopped', 'the lead vehicle is pulling away',
-          'the traffic light is red', 'the traffic light is yellow', 'the traffic light is green',
-          'a pedestrian is crossing', 'a pedestrian waits at the crosswalk',
-          'a cyclist is ahead', 'a truck is ahead', 'a car cuts in from the left',
-          'a car cuts in from the right', 'the road curves to the left',
-          'the road curves to the right', 'the speed limit is reached',
-          'the intersection is occupied', 'the route turns left here',
-          'the route turns right here')
-ROUTES = ('Continue straight', 'Turn left in 40m', 'Turn right in 80m', 'Keep left', 'Keep right',
-          'Turn left onto the main street in 120m', 'Stop at the end of the route')
-DETAILS = ('', '; gap {n} m', '; speed {n} m/s', '; keep {n} m distance', ' and {n} m away')
+
+PHRASES = (
+    'Nudge to the left', 'Nudge to the right', 'Change to the left lane', 'Yield', 'Turn left',
+    'Change to the right lane', 'Overtake', 'Give way', 'Stop at the line', 'Merge', 'Creep',
+    'the intersection is occupied', 'oncoming traffic has priority', 'a cyclist is ahead',
+    'a truck is ahead', 'the route turns left here', 'the route turns right here',
+    'the traffic light is green', 'a pedestrian waits at the crosswalk', 'the speed limit drops',
+    'the lane ends', 'a parked car blocks the lane', 'the road is narrow', 'traffic is dense')
+"""What people say about driving beyond the grammar of the world."""
 
 
 def corpus() -> list[str]:
     """Sentences that the vocabulary should cover well."""
     prompt = [SYSTEM, REQUEST, 'system\n', 'user\n', 'assistant\n']
     labels = [f'{name}: frame {k} ' for name in DISPLAY_NAMES.values() for k in range(6)]
-    said = [f'{a} because {c}{d.format(n=n)}.' for (a, c, d), n in zip(
-        product(ACTIONS, CAUSES, DETAILS), (i % 120 for i in range(10 ** 9)))]
-    return 40 * (prompt + labels) + said + 20 * list(ROUTES)
+    asked = [question for camera in DISPLAY_NAMES for question in every_question(camera)]
+    routes = [f'Limit {v} km/h. {what}' for v in range(30, 73, 3) for what in (
+        'Turn left in 40 m.', 'Turn right in 80 m.', 'Go straight for 90 m.')]
+    return (1000 * (prompt + labels) + 4 * sentences() + 100 * asked + 30 * routes
+            + 50 * list(PHRASES) + 100 * [*LABELS.values(), *PLAIN_ANSWERS])
 
 
 def make_tokenizer() -> Tokenizer:
