@@ -8,6 +8,8 @@ tells which thing each pixel shows.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import cv2
 import numpy as np
 
@@ -16,7 +18,7 @@ from .cameras import NEAR_M, Camera
 from .ground import Ground
 from .look import Look
 from .scenery import Scenery
-from .soup import Soup, StaticSoup, soup_of
+from .soup import Soup, StaticSoup, Thing, soup_of
 
 SHIFT = 4
 """Binary digits of the fraction of a pixel that OpenCV draws with."""
@@ -39,7 +41,7 @@ class Renderer:
         self._static = StaticSoup(scenery, max(c.focal_px for c in rig.values()))
         self._blob_shapes = ((1 + rng.uniform(-0.14, 0.1, (16, 9, 1))) * _ROUND).astype(np.float32)
 
-    def render(self, pose, things=(), ids: bool = False):
+    def render(self, pose, things: Sequence[Thing] = (), ids: bool = False):
         """
         Images {camera id: RGB [H, W, 3]} seen from pose (x, y, yaw) of base_link.
 
