@@ -3,12 +3,13 @@ import numpy as np
 import pytest
 
 from flashdrive_ros.world import EVENTS, Trajectory, World
-from flashdrive_ros.world.agents import Signal, follow
+from flashdrive_ros.world.agents import Signal
 from flashdrive_ros.world.expert import Cause
 from flashdrive_ros.world.map import RoadShape, RouteBuilder
 from flashdrive_ros.world.metrics import overlap, rectangle
 from flashdrive_ros.world.reason import CAUSES, describe
 from flashdrive_ros.world.scenario import Scenario
+from flashdrive_ros.world.traffic import follow
 from flashdrive_ros.world.vehicle import Tracker, VehicleState, from_map, to_map
 
 ROUTE_M = 700.0
