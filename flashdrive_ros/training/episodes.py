@@ -24,6 +24,8 @@ TICK_S = 0.1
 FUTURE = 64
 HELD_OUT = 100_000
 """World seeds below this are never trained on."""
+VALIDATION = 50_000
+"""World seeds from here to `HELD_OUT` are for validation during training."""
 AFTERMATH = 10
 """Ticks after the last waypoint in which nothing may have gone wrong either."""
 

@@ -24,7 +24,15 @@ from ..core.trajectory_tokens import history_token_ids
 from ..world.boxes import boxes_2d
 from ..world.reason import CAUSES
 from . import questions
-from .episodes import FUTURE, Episode, EpisodeConfig, choose, drive, training_seed
+from .episodes import (
+    FUTURE,
+    VALIDATION,
+    Episode,
+    EpisodeConfig,
+    choose,
+    drive,
+    training_seed,
+)
 
 JPEG_SHARE = 0.5
 JPEG_QUALITY = (60, 95)
@@ -109,7 +117,7 @@ class ClipMaker:
         """
         config = self.config
         for attempt in range(100):
-            seed = (index * 100 + attempt if config.validation
+            seed = (VALIDATION + index * 100 + attempt if config.validation
                     else training_seed(config.seed, index, attempt))
             rng = np.random.default_rng([config.seed, index, attempt, 7])
             episode = drive(seed, config.episode)
