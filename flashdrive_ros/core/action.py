@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from .config import ActionConfig
+
+Velocity = Callable[[Tensor, Tensor], Tensor]
+"""(x [K, N, 2], t []) -> velocity [K, N, 2]."""
 
 
 def fourier_frequencies(config: ActionConfig, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -23,6 +27,13 @@ def fourier_frequencies(config: ActionConfig, dtype: torch.dtype = torch.float32
     """
     count = config.num_fourier_feats // 2
     return torch.logspace(0, math.log10(config.max_freq), count).to(dtype).float()
+
+
+def held_constants(config: ActionConfig, dtype: torch.dtype) -> ActionConfig:
+    """`config` with its normalisation constants rounded as a model in `dtype` holds them."""
+    names = ('accel_mean', 'accel_std', 'curvature_mean', 'curvature_std')
+    return replace(config, **{n: float(torch.tensor(getattr(config, n), dtype=dtype))
+                              for n in names})
 
 
 def fourier_features(x: Tensor, frequencies: Tensor) -> Tensor:
@@ -53,7 +64,12 @@ class ActionInput(nn.Module):
         return self.norm(self.encoder.trunk(features.to(self.norm.weight.dtype)))
 
 
-def integrate(velocity: Callable[[Tensor, Tensor], Tensor], noise: Tensor, steps: int,
+def mix_velocities(guided: Velocity, unguided: Velocity, weight: float) -> Velocity:
+    """Classifier-free guidance: (1 - weight) * unguided + weight * guided."""
+    return lambda x, t: (1 - weight) * unguided(x, t) + weight * guided(x, t)
+
+
+def integrate(velocity: Velocity, noise: Tensor, steps: int,
               trace: list | None = None) -> Tensor:
     """
     Euler steps of `velocity(x, t)` from `noise` [K, N, 2] at t = 0 to t = 1, in float32.

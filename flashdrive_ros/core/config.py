@@ -90,6 +90,10 @@ class ActionConfig:
     num_inference_steps: int = 10
 
 
+R1_CAMERAS = (0, 1, 2, 6)
+"""Alpamayo 1 knows no other set of cameras."""
+
+
 @dataclass(frozen=True)
 class PromptConfig:
     """What the prompt is made of (spec `alpamayo.md` sections 3 to 5)."""
@@ -139,11 +143,15 @@ class ModelConfig:
     random_weights_seed: int | None = None
 
     def __post_init__(self):
-        """The expert attends to the language model's keys: their geometry must agree."""
-        for key in ('num_hidden_layers', 'num_key_value_heads', 'head_dim'):
+        """Refuse an expert that can't attend to the language model's keys."""
+        for key in ('num_key_value_heads', 'head_dim'):
             ours, theirs = getattr(self.expert, key), getattr(self.text, key)
             if ours != theirs:
                 raise CheckpointError(f'expert {key} is {ours}, the language model has {theirs}')
+        if self.expert.num_hidden_layers > self.text.num_hidden_layers:
+            raise CheckpointError(
+                f'expert num_hidden_layers is {self.expert.num_hidden_layers}, the language '
+                f'model has only {self.text.num_hidden_layers}')
 
     @property
     def is_r1(self) -> bool:
@@ -164,25 +172,16 @@ class ModelConfig:
                                   "expected 'alpamayo1_5' or 'alpamayo_r1'")
         is_r1 = model_type == 'alpamayo_r1'
         own = raw.get('flashdrive', {})
-        text = _decoder_config(vlm.get('text_config', vlm))
-        expert = _decoder_config({**vlm.get('text_config', vlm), **_EXPERT_DEFAULTS,
-                                  **(raw.get('expert_cfg') or {})})
-        action = {**raw.get('action_space_cfg', {}), **_projection(raw),
-                  'num_inference_steps': raw.get('diffusion_cfg', {}).get(
-                      'num_inference_steps', ActionConfig.num_inference_steps)}
-        future = raw.get('traj_tokenizer_cfg') or {}
-        history = raw.get('hist_traj_tokenizer_cfg') or {}
-        prompt = {**raw, **own, 'future_bins': future.get('num_bins', PromptConfig.future_bins),
-                  'history_bins': history.get('num_bins', PromptConfig.history_bins),
+        text = vlm.get('text_config', vlm)
+        expert = {**text, **(raw.get('expert_cfg') or _EXPERT_OVERRIDES)}
+        prompt = {'camera_ids': R1_CAMERAS if is_r1 else None, **raw, **own, **_tokenizers(raw),
                   'include_camera_ids': not is_r1 and raw.get('include_camera_ids', True),
                   'include_frame_nums': not is_r1 and raw.get('include_frame_nums', True)}
-        for bound, key in (('history_min', 'ego_xyz_min'), ('history_max', 'ego_xyz_max')):
-            if key in history:
-                prompt[bound] = history[key]
         return cls(
             name=own.get('name', directory.name), model_type=model_type,
-            vision=_take(VisionConfig, vlm.get('vision_config', {})), text=text, expert=expert,
-            action=_take(ActionConfig, action), prompt=_take(PromptConfig, prompt),
+            vision=_take(VisionConfig, vlm.get('vision_config', {})),
+            text=_decoder_config(text), expert=_decoder_config(expert),
+            action=_take(ActionConfig, _action(raw)), prompt=_take(PromptConfig, prompt),
             vocab_size=raw.get('vocab_size', cls.vocab_size),
             weights_dtype=_dtype_name(raw),
             expert_non_causal_attention=raw.get('expert_non_causal_attention', True),
@@ -190,8 +189,12 @@ class ModelConfig:
             random_weights_seed=own.get('random_weights_seed'))
 
 
-_EXPERT_DEFAULTS = {'hidden_size': 2048, 'intermediate_size': 8256, 'num_attention_heads': 16,
-                    'head_dim': 128}
+_EXPERT_OVERRIDES = {'hidden_size': 2048, 'intermediate_size': 8256, 'num_attention_heads': 16,
+                     'head_dim': 128}
+_RELEASED_SPACE = {'accel_mean': 0.0, 'accel_std': 1.0, 'curvature_mean': 0.0,
+                   'curvature_std': 1.0, 'curvature_bounds': (-0.2, 0.2)}
+"""What the released class takes for a key that a given `action_space_cfg` leaves out."""
+_RELEASED_PROJECTION = {'hidden_size': 1024, 'num_enc_layers': 4}
 
 
 def _dtype_name(raw: dict) -> str:
@@ -203,11 +206,31 @@ def _dtype_name(raw: dict) -> str:
     return name
 
 
-def _projection(raw: dict) -> dict:
-    cfg = raw.get('action_in_proj_cfg') or {}
-    names = {'hidden_size': 'proj_hidden_size', 'num_enc_layers': 'proj_layers',
-             'num_fourier_feats': 'num_fourier_feats', 'max_freq': 'max_freq'}
-    return {ours: cfg[theirs] for theirs, ours in names.items() if theirs in cfg}
+def _action(raw: dict) -> dict:
+    """Fields of `ActionConfig` out of the sections of a released config.json."""
+    action = {}
+    if raw.get('action_space_cfg'):
+        action = {**_RELEASED_SPACE, **raw['action_space_cfg']}
+    if raw.get('action_in_proj_cfg'):
+        projection = {**_RELEASED_PROJECTION, **raw['action_in_proj_cfg']}
+        action |= {'proj_hidden_size': projection['hidden_size'],
+                   'proj_layers': projection['num_enc_layers'],
+                   **{k: projection[k] for k in ('num_fourier_feats', 'max_freq')
+                      if k in projection}}
+    steps = (raw.get('diffusion_cfg') or {}).get('num_inference_steps')
+    return action | {'num_inference_steps': steps}
+
+
+def _tokenizers(raw: dict) -> dict:
+    """Fields of `PromptConfig` out of the trajectory tokenizers of a released config.json."""
+    future, history = raw.get('traj_tokenizer_cfg'), raw.get('hist_traj_tokenizer_cfg') or {}
+    fields = {'future_bins': future.get('num_bins') if future else 0}
+    names = {'history_bins': 'num_bins', 'history_min': 'ego_xyz_min',
+             'history_max': 'ego_xyz_max', 'history_yaw': 'predict_yaw'}
+    fields |= {ours: history.get(theirs) for ours, theirs in names.items()}
+    for ours, theirs in (('future_min', 'dims_min'), ('future_max', 'dims_max')):
+        fields[ours] = (future or {}).get(theirs)
+    return fields
 
 
 def _decoder_config(raw: dict) -> DecoderConfig:

@@ -1,4 +1,4 @@
-"""Angles, rotations and boxes as the released code computes them; all batched over leading axes."""
+"""Angles, rotations and boxes as the released code computes them; leading axes are batches."""
 from __future__ import annotations
 
 import torch

@@ -6,6 +6,7 @@ Works on any device; the CPU path is the oracle (spec `alpamayo.md` section 3).
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -47,12 +48,55 @@ def patch_grid(height: int, width: int, vision: VisionConfig,
 
 
 def resize(images: Tensor, height: int, width: int) -> Tensor:
-    """Bicubic with antialiasing, uint8 [n, 3, h, w] in and out (rounded, clamped)."""
+    """
+    Bicubic with antialiasing, uint8 [n, 3, h, w] in and out.
+
+    The CPU's own kernel is the released one.  Elsewhere its fixed-point
+    arithmetic is repeated with matrix products.
+    """
     if images.shape[-2:] == (height, width):
         return images
-    resized = F.interpolate(images.float(), (height, width), mode='bicubic', antialias=True,
-                            align_corners=False)
-    return resized.round().clamp(0, 255).to(torch.uint8)
+    if images.device.type == 'cpu':
+        return F.interpolate(images, (height, width), mode='bicubic', antialias=True,
+                             align_corners=False)
+    return resize_by_products(images, height, width)
+
+
+def resize_by_products(images: Tensor, height: int, width: int) -> Tensor:
+    """`resize` on any device: columns first, rounded to uint8, then rows."""
+    for axis, size in ((-1, width), (-2, height)):
+        if images.shape[axis] != size:
+            weights, bits = _fixed_point_weights(images.shape[axis], size, images.device)
+            sums = weights @ images.float() if axis == -2 else images.float() @ weights.mT
+            images = ((sums + 2 ** (bits - 1)) / 2 ** bits).floor().clamp(0, 255)
+    return images.to(torch.uint8)
+
+
+@lru_cache(maxsize=16)
+def _fixed_point_weights(size_in: int, size_out: int,
+                         device: torch.device) -> tuple[Tensor, int]:
+    """Integer resampling weights [size_out, size_in] in float32, times 2 ** bits."""
+    scale = size_in / size_out
+    stretch = max(scale, 1.0)
+    weights = torch.zeros(size_out, size_in, dtype=torch.float64)
+    for i in range(size_out):
+        centre, support = scale * (i + 0.5), 2 * stretch
+        first = max(int(centre - support + 0.5), 0)
+        end = min(int(centre + support + 0.5), size_in)
+        x = (torch.arange(first, end, dtype=torch.float64) - centre + 0.5) / stretch
+        row = _cubic(x.abs())
+        weights[i, first:end] = row / row.sum()
+    largest = float(weights.max())
+    bits = next((b for b in range(22) if int(0.5 + largest * 2 ** (b + 1)) >= 2 ** 15), 22)
+    scaled = weights * 2 ** bits
+    return (scaled + 0.5 * scaled.sign()).trunc().float().to(device), bits
+
+
+def _cubic(x: Tensor) -> Tensor:
+    """Cubic convolution kernel, a = -0.5, at distances `x` >= 0."""
+    near = (1.5 * x - 2.5) * x * x + 1
+    far = ((-0.5 * x + 2.5) * x - 4) * x + 2
+    return torch.where(x < 1, near, torch.where(x < 2, far, 0.0))
 
 
 def to_patches(images: Tensor, vision: VisionConfig) -> Tensor:

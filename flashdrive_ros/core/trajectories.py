@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from .action import integrate
-from .attention import shared_prefix
+from .branches import shared_prefix
 from .model import Alpamayo
 from .reasoning import Reasoned
 from .rotary import decoder_rotary, rotate
@@ -25,28 +25,30 @@ class ActionContext:
         config = stream.model.config
         device, n = stream.model.device, config.action.n_waypoints
         first = torch.tensor(reasoned.first_action_slot, device=device) + stream.layout.rope_delta
-        positions = first[:, None] + torch.arange(n, device=device)
-        cos, sin = decoder_rotary(positions.flatten().expand(3, -1), config.expert,
+        self.positions = first[:, None] + torch.arange(n, device=device)
+        cos, sin = decoder_rotary(self.positions.flatten().expand(3, -1), config.expert,
                                   stream.model.dtype)
         self.cos, self.sin = (a.view(len(first), 1, n, -1) for a in (cos, sin))
+        self.visible = reasoned.visible
         self.prefix = reasoned.visible[0] if self.tails is None else stream.layout.size
         self.causal = not config.expert_non_causal_attention
         needs_mask = self.tails is not None or self.causal
-        self.mask = self._mask(reasoned.visible) if needs_mask else None
+        self.mask = self._mask() if needs_mask else None
 
-    def _mask(self, visible: tuple[int, ...]) -> Tensor:
-        """Own keys that each action token sees: its sample's reasoning, then action tokens."""
+    def _mask(self) -> Tensor:
+        """Additive mask of own keys: of its sample's reasoning, and of the action tokens."""
         device, n = self.stream.model.device, self.stream.model.config.action.n_waypoints
         own = torch.ones(n, n, dtype=torch.bool, device=device)
         own = (own.tril() if self.causal else own).expand(self.samples, n, n)
         if self.tails is not None:
             length = self.tails.length
-            seen = torch.tensor(visible, device=device)[:, None] - self.prefix
+            seen = torch.tensor(self.visible, device=device)[:, None] - self.prefix
             valid = torch.arange(length, device=device) < seen
             own = torch.cat((valid[:, None].expand(-1, n, -1), own), -1)
         heads = self.stream.model.config.expert
         group = heads.num_attention_heads // heads.num_key_value_heads
-        return own.repeat(1, group, 1)[:, None]
+        mask = torch.zeros(own.shape, dtype=self.stream.model.dtype, device=device)
+        return mask.masked_fill_(~own, -torch.inf).repeat(1, group, 1)[:, None]
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend; shapes as in `decoder.Attend` with batch K."""

@@ -19,7 +19,7 @@ FIT_DEGREE = 3
 
 def history_token_ids(xyz: np.ndarray, config: PromptConfig,
                       rot: np.ndarray | None = None) -> np.ndarray:
-    """Vocabulary ids [48] of a history `xyz` [16, 3] m (and `rot` [16, 3, 3] where yaw is told)."""
+    """Vocabulary ids [48] of a history `xyz` [16, 3] m (`rot` [16, 3, 3] where yaw is told)."""
     return config.history_token_start + history_bins(xyz, config, rot)
 
 

@@ -50,7 +50,8 @@ def speed_from_history(xyz: Tensor, rot: Tensor, config: ActionConfig) -> Tensor
     return _speeds(xyz[..., :2], unwrap(yaw_of(rot)), config)[..., -1]
 
 
-def decode(actions: Tensor, speed_0: Tensor, z: Tensor, config: ActionConfig) -> UnicycleTrajectory:
+def decode(actions: Tensor, speed_0: Tensor, z: Tensor,
+           config: ActionConfig) -> UnicycleTrajectory:
     """
     Integrate normalised `actions` [K, N, 2] from `speed_0` [K] m/s; `z` [K] m is kept.
 
@@ -120,7 +121,8 @@ def within_bounds(actions: Tensor, config: ActionConfig) -> Tensor:
     return inside.all(-1)
 
 
-def _speeds(path: Tensor, yaw: Tensor, config: ActionConfig, first: Tensor | None = None) -> Tensor:
+def _speeds(path: Tensor, yaw: Tensor, config: ActionConfig,
+            first: Tensor | None = None) -> Tensor:
     """
     Speeds [..., n] m/s along `path` [..., n, 2] m with heading `yaw` [..., n].
 

@@ -1,6 +1,7 @@
-"""The parameters of the drive node."""
+"""The parameters of the drive node; those of the engine are the fields of `EngineConfig`."""
 from __future__ import annotations
 
+from ..core.config import EngineConfig
 from ..core.types import CAMERA_NAMES
 from .parameters import ParameterSpec as P
 
@@ -11,32 +12,47 @@ NODE = (
       'camera ids: ' + ', '.join(f'{i} {name}' for i, name in CAMERA_NAMES.items())),
     P('camera_topics', 'string[]', [],
       'image topics, one per camera id; empty: camera/<name>/image_raw'),
-    P('image_transport', 'string', 'compressed', 'how images come; compressed adds /compressed '
-      'to each topic', choices=('raw', 'compressed')),
+    P('image_transport', 'string', 'compressed',
+      'how images come; compressed adds /compressed to each topic',
+      choices=('raw', 'compressed')),
     P('camera_reliability', 'string', 'best_effort', 'QoS of the camera subscriptions',
       choices=('best_effort', 'reliable')),
     P('camera_depth', 'int', 5, 'queue length of the camera subscriptions', 1, 100),
     P('camera_tolerance_s', 'float', 0.05,
       'how far a frame may be from the 100 ms grid of its set, s', 0.001, 0.099),
-    P('timeout_s', 'float', 1.0, 'silence of a camera, of odometry or of plans that is an error, '
-      's', 0.1, 60.0, live=True),
+    P('timeout_s', 'float', 1.0,
+      'silence of a camera, of odometry or of plans that is an error, s', 0.1, 60.0, live=True),
     P('base_frame', 'string', 'base_link', 'frame id of plans: the vehicle'),
 )
 
+_DEFAULT = EngineConfig()
+
+
+def _engine(name: str, kind: str, text: str, *range_, live: bool = True, **more) -> P:
+    return P(name, kind, getattr(_DEFAULT, name), text, *range_, live=live, **more)
+
+
 ENGINE = (
-    P('device', 'string', 'cpu', 'torch device that the model runs on'),
-    P('dtype', 'string', 'auto', 'number type of the model'),
-    P('eager', 'bool', False, 'plain execution without captured graphs'),
-    P('streaming', 'bool', True, 'compute only what is new in each window'),
-    P('seed', 'int', 0, 'seed of every sampling', 0, 2**31 - 1, live=True),
-    P('num_trajectories', 'int', 1, 'trajectories sampled per plan', 1, 64, live=True),
-    P('flow_steps', 'int', 10, 'integration steps of the action expert', 1, 100, live=True),
-    P('temperature', 'float', 0.6, 'sampling temperature of the reasoning', 0.0, 5.0, live=True),
-    P('top_p', 'float', 0.98, 'probability mass kept in sampling the reasoning', 0.0, 1.0,
-      live=True),
-    P('greedy', 'bool', True, 'always take the likeliest token', live=True),
-    P('max_new_tokens', 'int', 64, 'most reasoning tokens of a plan', 1, 4096, live=True),
-    P('nav_guidance_weight', 'float', 1.0, 'weight of the navigation text; 1 is plain',
-      0.0, 10.0, live=True),
+    _engine('device', 'string', "torch device: 'cpu', 'cuda', 'cuda:1', or 'auto'", live=False),
+    _engine('dtype', 'string', 'number type of the model; auto is float32 on CPU, else bfloat16',
+            choices=('auto', 'float32', 'bfloat16', 'float16'), live=False),
+    _engine('streaming', 'bool', 'compute only what is new; off: the whole window every time'),
+    _engine('seed', 'int', 'seed of every sampling', 0, 2**31 - 1),
+    _engine('num_trajectories', 'int', 'trajectories sampled per plan', 1, 64),
+    _engine('separate_reasonings', 'bool', 'each trajectory after a reasoning of its own'),
+    _engine('flow_steps', 'int', 'steps of flow matching; 0: the number of the checkpoint',
+            0, 100),
+    _engine('greedy', 'bool', 'always take the likeliest token; else temperature and top_p'),
+    _engine('temperature', 'float', 'sampling temperature of the reasoning', 1e-3, 10.0),
+    _engine('top_p', 'float', 'probability mass kept when sampling the reasoning', 1e-3, 1.0),
+    _engine('max_new_tokens', 'int', 'most reasoning tokens of a plan', 1, 1024),
+    _engine('nav_guidance_weight', 'float', 'guidance on the navigation text; 1 is none',
+            0.0, 10.0),
+    _engine('noise_temperature', 'float', 'factor on the initial noise of flow matching',
+            0.0, 10.0),
+    _engine('recompute_labels', 'string', 'frame labels that a streaming step computes again',
+            choices=('keep', 'newest', 'all')),
+    _engine('refresh_period_s', 'float', 'a full prefill at least this often, s; 0: never',
+            0.0, 3600.0),
 )
-"""Names and kinds of the fields of `core.config.EngineConfig`."""
+ENGINE_NAMES = frozenset(spec.name for spec in ENGINE)

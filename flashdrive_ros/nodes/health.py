@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
 from ..core.types import CAMERA_NAMES, DrivePlan
-from .inputs import StepInputs
+from .inputs import StepInput, StepInputs
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 
@@ -41,7 +41,7 @@ class DriveHealth:
         self.engine_state = 'not loaded'
         self.engine_error = ''
         self.trained = True
-        self.topics: dict[int, str] = {}
+        self.topics: dict[int | str, str] = {}
         self.counts: Counter = Counter()
         self._clock = clock
         self._lock = threading.Lock()
@@ -54,11 +54,25 @@ class DriveHealth:
         self._before: Counter = Counter()
         self._before_s = clock()
 
-    def plan_published(self, plan: DrivePlan, skew_ms: float, image_ms: float):
+    def configuring(self, timeout_s: float):
+        """A model is being loaded: forget plans and problems, keep counts."""
+        with self._lock:
+            self.timeout_s = timeout_s
+            self.engine_state, self.engine_error = 'loading', ''
+            self._plan, self._plan_s = None, float('-inf')
+            self._problem, self._problem_s = '', float('-inf')
+            self._incompatible.clear()
+
+    def failed(self, error: str):
+        """The model could not be loaded."""
+        self.engine_state, self.engine_error = 'failed', error
+
+    def published(self, plan: DrivePlan, step_input: StepInput):
         """A plan went out."""
         with self._lock:
             self._plan, self._plan_s = plan, self._clock()
-            self._skew_ms, self._image_ms = skew_ms, image_ms
+            self._skew_ms = step_input.frames.skew_ns / 1e6
+            self._image_ms = step_input.image_ms
             self.counts['plans'] += 1
 
     @property
@@ -77,13 +91,6 @@ class DriveHealth:
         """A publisher on this topic offers less than the subscription asks for."""
         with self._lock:
             self._incompatible[topic] = policy
-
-    def clear(self):
-        """A new configuration begins: forget plans and problems, keep counts."""
-        with self._lock:
-            self._plan, self._plan_s = None, float('-inf')
-            self._problem, self._problem_s = '', float('-inf')
-            self._incompatible.clear()
 
     def statuses(self, active: bool, inputs: StepInputs | None) -> list[DiagnosticStatus]:
         """All statuses of this node, the plan first."""
@@ -184,7 +191,7 @@ class DriveHealth:
         age = now - (float('-inf') if heard is None else heard)
         values = {'rate_hz': rates['odometry'], 'age_s': age, **inputs.odometry.counts}
         name = f'{self.name}: odometry'
-        topic = self.topics.get(-1, 'odometry')
+        topic = self.topics.get('odometry', 'odometry')
         if topic in self._incompatible:
             return status(name, ERROR, f'{topic}: a publisher offers incompatible QoS '
                           f'({self._incompatible[topic]})', values)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..core.ego import EgoHistory
-from ..core.types import CAMERA_NAMES, NANOSECONDS, CameraFrame, FrameSet
+from ..core.types import CAMERA_NAMES, NANOSECONDS, CameraFrame, FrameSet, InputError
 from .frames import FrameSelector, Selection, StampGate
 
 ODOMETRY_SPAN_NS = 4 * NANOSECONDS
@@ -24,13 +24,19 @@ ODOMETRY_SPAN_NS = 4 * NANOSECONDS
 
 @dataclass(frozen=True)
 class StepInput:
-    """Arguments of one `Engine.step`; `image_ms` is what decoding took."""
+    """
+    Arguments of one `Engine.step`.
+
+    `image_ms` is what decoding took; `restart` says why time jumped since the
+    step before ('' when it did not).
+    """
 
     frames: FrameSet
     ego: EgoHistory
     nav_text: str
     history: tuple[FrameSet, ...]
     image_ms: float
+    restart: str = ''
 
 
 class OdometryBuffer:
@@ -92,14 +98,16 @@ class StepInputs:
         self.lock = threading.Lock()
         self._decode = decode
         self._clock = clock
-        self._nav_text = self._route_text = ''
+        self._nav_text = self._route_text = self._restart = ''
         self._decoded: list[tuple[Selection, FrameSet]] = []
 
     def add_camera(self, camera: int, stamp_ns: int, payload: object) -> str | None:
         """Store one image; returns the reason when time jumped and older images were dropped."""
         with self.lock:
             self.heard_s[camera] = self._clock()
-            return self.selector.add(camera, stamp_ns, payload)
+            jumped = self.selector.add(camera, stamp_ns, payload)
+            self._restart = jumped or self._restart
+            return jumped
 
     def add_odometry(self, stamp_ns: int, position, quaternion_xyzw):
         """Store one pose of the vehicle in a fixed frame."""
@@ -120,11 +128,6 @@ class StepInputs:
         """What the next step is told."""
         return self._nav_text or self._route_text
 
-    def reset(self):
-        """Forget frames, not odometry or texts."""
-        with self.lock:
-            self.selector.reset()
-
     def take(self) -> StepInput | None:
         """
         Return the input of the next step, or None while nothing new is complete.
@@ -140,12 +143,18 @@ class StepInputs:
             if selection is None:
                 return None
             ego = self.odometry.history(selection.t0_ns)
+            restart, self._restart = self._restart, ''
         begin = time.perf_counter()
-        decoded = [(s, self._frame_set(s)) for s in (*selection.history, selection)]
+        decoded = [(selection, self._frame_set(selection))]
+        for older in reversed(selection.history):
+            try:
+                decoded.insert(0, (older, self._frame_set(older)))
+            except InputError:  # told when it was the newest; the window ends here
+                break
         self._decoded = decoded
         *history, frames = (frame_set for _, frame_set in decoded)
         image_ms = (time.perf_counter() - begin) * 1e3
-        return StepInput(frames, ego, self.nav_text, tuple(history), image_ms)
+        return StepInput(frames, ego, self.nav_text, tuple(history), image_ms, restart)
 
     def _frame_set(self, selection: Selection) -> FrameSet:
         """Decode a set, unless that was done for an earlier step."""

@@ -14,14 +14,17 @@ from functools import partial
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
-from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 
+from ..errors import UserError
 from ..recording.bag import BagError
 from ..recording.definitions import UnknownTypeError
 from ..recording.writer import BagWriter, offered_qos
-from .interfaces import describe, message_class
+from . import qos
+from .interfaces import message_class
+from .parameters import NodeParameters
+from .recording_parameters import RECORDER
 
 DISCOVERY_S = 0.2
 REPORT_S = 2.0
@@ -34,31 +37,19 @@ class RecorderNode(Node):
 
     def __init__(self, **kwargs):
         super().__init__('recorder', **kwargs)
-        text = partial(self._declare, Parameter.Type.STRING)
-        texts = partial(self._declare, Parameter.Type.STRING_ARRAY)
-        path = text('bag', 'bag', 'Folder to write; it must not exist')
-        storage = text('storage', 'mcap', 'mcap or sqlite3')
-        self._wanted = _patterns(texts('topics', ['.*'], 'Regular expressions; a topic is '
-                                       'recorded when one matches its whole name'))
-        self._unwanted = _patterns(texts('exclude', ['/parameter_events', '.*/_.*'],
-                                         'Regular expressions of topics to leave out'))
-        self._prefer_compressed = self._declare(
-            Parameter.Type.BOOL, 'prefer_compressed', True,
-            'Leave out a raw image topic that is also published compressed')
-        queue_mb = self._declare(Parameter.Type.INTEGER, 'queue_mb', 256,
-                                 'Messages beyond this wait are dropped and counted (MB)')
+        values = NodeParameters(self, RECORDER, fixed=lambda: True)
+        self._wanted = _patterns(values['topics'] or ['.*'])
+        self._unwanted = _patterns(values['exclude'])
+        self._prefer_compressed = values['prefer_compressed']
         self._refused: set[str] = set()
         self._reported_drops = 0
-        self.bag = BagWriter(path, storage=storage, queue_bytes=queue_mb << 20)
-        self._diagnostics = self.create_publisher(DiagnosticArray, '/diagnostics', 10)
+        self.bag = BagWriter(values['bag'], storage=values['storage'],
+                             queue_bytes=values['queue_mb'] << 20)
+        self._diagnostics = self.create_publisher(DiagnosticArray, '/diagnostics', qos.DIAGNOSTICS)
         self._steady = rclpy.clock.Clock(clock_type=rclpy.clock.ClockType.STEADY_TIME)
         self.create_timer(DISCOVERY_S, self.discover, clock=self._steady)
         self.create_timer(REPORT_S, self._report, clock=self._steady)
         self.discover()
-
-    def _declare(self, kind, name, default, description):
-        self.declare_parameter(name, default, describe(kind, description, read_only=True))
-        return self.get_parameter(name).value
 
     def discover(self):
         """Subscribe to the wanted topics that are new in the graph."""
@@ -85,7 +76,7 @@ class RecorderNode(Node):
                        for p in publishers)
         latched = all(p.qos_profile.durability == DurabilityPolicy.TRANSIENT_LOCAL
                       for p in publishers)
-        qos = QoSProfile(
+        profile = QoSProfile(
             history=HistoryPolicy.KEEP_LAST, depth=DEPTH,
             reliability=ReliabilityPolicy.RELIABLE if reliable else ReliabilityPolicy.BEST_EFFORT,
             durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE)
@@ -99,7 +90,7 @@ class RecorderNode(Node):
             self._refused.add(topic)
             self.get_logger().warning(f'{topic} is not recorded: {error}')
             return
-        self.create_subscription(kind, topic, partial(self._on_message, topic), qos, raw=True)
+        self.create_subscription(kind, topic, partial(self._on_message, topic), profile, raw=True)
         self.get_logger().info(f'recording {topic} ({types[0]})')
 
     def _on_message(self, topic, cdr):
@@ -148,7 +139,7 @@ def record(parameter_overrides=(), args=None) -> int:
             executor.spin_once(timeout_sec=0.2)
         node.bag.close()
         _print_counts(node.bag)
-    except BagError as error:
+    except (UserError, ValueError) as error:
         print(f'recorder: {error}', file=sys.stderr)
         return 1
     finally:

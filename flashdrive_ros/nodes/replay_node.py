@@ -14,20 +14,22 @@ from pathlib import Path
 
 import rclpy
 from rclpy.node import Node
-from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 from rosgraph_msgs.msg import Clock
 
 from ..core.types import GRID_NS
-from ..recording.bag import PLAN_TYPE, BagError, header_stamp_ns
+from ..errors import UserError
+from ..recording.bag import PLAN_TYPE, header_stamp_ns
 from ..recording.definitions import UnknownTypeError
 from ..replay.bag_source import BagSource
 from ..replay.ego_motion import ConstantSpeed, PoseArrays
 from ..replay.source import Source
-from ..replay.video_source import VideoError, VideoSource
+from ..replay.video_source import VideoSource
 from ..replay.windows import windows
-from .interfaces import describe, message_class, number
+from .interfaces import message_class
+from .parameters import NodeParameters
+from .recording_parameters import REPLAY
 
 VIDEO_SUFFIXES = ('.mp4', '.avi', '.mkv', '.mov', '.webm', '.m4v', '.hevc')
 GLOBAL_TOPICS = ('/tf', '/tf_static', '/clock')
@@ -37,39 +39,8 @@ SETTLE_S = 0.3
 CLOCK_STEP_NS = 10_000_000
 LATE_S = 0.2
 
-_K = Parameter.Type
-PARAMETERS = (
-    ('source', _K.STRING, '', 'Video file, or rosbag2 (folder, .mcap or .db3)'),
-    ('rate', _K.DOUBLE, 1.0, 'Speed; 0: lock-step, as fast as plans come'),
-    ('loop', _K.BOOL, False, 'Begin again at the end'),
-    ('start_s', _K.DOUBLE, 0.0, 'Begin this far into the recording (s)'),
-    ('duration_s', _K.DOUBLE, 0.0, 'End after this much of the recording (s); 0: all of it'),
-    ('topics', _K.STRING_ARRAY, [''], 'Regular expressions of the bag\'s topics to publish; '
-     'empty: all inputs (images, camera info, odometry, tf, texts, clock), no outputs'),
-    ('remap', _K.STRING_ARRAY, [''], 'Topic names to change, each as from:=to'),
-    ('stamps', _K.STRING, 'auto', 'keep: header stamps as recorded; now: moved to the present; '
-     'auto: keep for a bag, now for a video'),
-    ('publish_clock', _K.BOOL, False, 'Publish the recorded time on /clock'),
-    ('wait_for_subscribers', _K.INTEGER, 1, 'Begin when an image topic has this many'),
-    ('wait_s', _K.DOUBLE, 30.0, 'Begin without them after this time (s)'),
-    ('plan_topic', _K.STRING, 'drive/plan', 'Lock-step: where plans come'),
-    ('plan_timeout_s', _K.DOUBLE, 10.0, 'Lock-step: go on without a plan after this time (s)'),
-    ('history_s', _K.DOUBLE, 1.5, 'Lock-step: no plan is awaited for windows with less odometry '
-     'before them (s)'),
-    ('assumed_speed_mps', _K.DOUBLE, 25.0, 'Video: constant speed that odometry reports (m/s)'),
-    ('ego_motion', _K.STRING, '', 'Video: folder of pose arrays (comma2k19 layout) to take '
-     'odometry from'),
-    ('video_rate_hz', _K.DOUBLE, 10.0, 'Video: frames per second to publish; 0: all'),
-    ('jpeg_quality', _K.INTEGER, 90, 'Video: quality of the published JPEG images'),
-)
-RANGES = {'rate': (0, 100), 'start_s': (0, 1e9), 'duration_s': (0, 1e9),
-          'wait_for_subscribers': (0, 100), 'wait_s': (0, 1e9), 'plan_timeout_s': (0.01, 1e9),
-          'history_s': (0, 100), 'assumed_speed_mps': (-100, 100), 'video_rate_hz': (0, 1000),
-          'jpeg_quality': (1, 100)}
-FRACTIONS = tuple(name for name, kind, *_ in PARAMETERS if kind == _K.DOUBLE)
 
-
-class ReplayError(Exception):
+class ReplayError(UserError):
     """The parameters of the replay make no sense; the message names them."""
 
 
@@ -78,21 +49,19 @@ class ReplayNode(Node):
 
     def __init__(self, **kwargs):
         super().__init__('replay', **kwargs)
-        for name, kind, default, description in PARAMETERS:
-            low, high = RANGES.get(name, (None, None))
-            self.declare_parameter(name, default, describe(
-                kind, description, read_only=True, low=low, high=high))
+        self.values = NodeParameters(self, REPLAY, fixed=lambda: True)
         self.source = self._open_source()
-        self._keep_stamps = self._stamp_policy()
+        self._keep_stamps = self.values['stamps'] == 'keep' or (
+            self.values['stamps'] == 'auto' and isinstance(self.source, BagSource))
         self._published, self._plans, self._missing_plans, self._late = 0, 0, 0, 0.0
         self._last_clock_ns = None
         self._newest_plan_ns = None
         self._stopped = False
         self._outputs = self._make_publishers()
         self._clock_output = (self.create_publisher(Clock, '/clock', 10)
-                              if self._value('publish_clock') else None)
-        if self._value('rate') == 0:
-            self.create_subscription(message_class(PLAN_TYPE), self._value('plan_topic'),
+                              if self.values['publish_clock'] else None)
+        if self.values['rate'] == 0:
+            self.create_subscription(message_class(PLAN_TYPE), self.values['plan_topic'],
                                      self._on_plan, 10, raw=True)
         self._spinner = rclpy.executors.SingleThreadedExecutor(context=self.context)
         self._spinner.add_node(self)
@@ -101,35 +70,22 @@ class ReplayNode(Node):
             self.get_logger().warning(self.source.description.split('; ')[-1]
                                       + ' (assumed_speed_mps): the footage has no odometry')
 
-    def _value(self, name):
-        """Value of a parameter; lists without empty items."""
-        value = self.get_parameter(name).value
-        if isinstance(value, list):
-            return [v for v in value if v]
-        return number(name, value, *RANGES[name]) if name in FRACTIONS else value
-
     def _open_source(self) -> Source:
-        path = Path(self._value('source')).expanduser()
-        if not self._value('source'):
+        path = Path(self.values['source']).expanduser()
+        if not self.values['source']:
             raise ReplayError('parameter source is empty: name a video file or a bag')
-        cut = {'start_s': self._value('start_s'), 'duration_s': self._value('duration_s')}
+        cut = {'start_s': self.values['start_s'], 'duration_s': self.values['duration_s']}
         if path.suffix.lower() not in VIDEO_SUFFIXES:
-            return BagSource(path, patterns=self._value('topics'), **cut)
-        poses = self._value('ego_motion')
-        motion = PoseArrays(poses) if poses else ConstantSpeed(self._value('assumed_speed_mps'))
-        return VideoSource(path, motion, rate_hz=self._value('video_rate_hz'),
-                           jpeg_quality=self._value('jpeg_quality'), **cut)
-
-    def _stamp_policy(self) -> bool:
-        policy = self._value('stamps')
-        if policy not in ('auto', 'keep', 'now'):
-            raise ReplayError(f'parameter stamps must be auto, keep or now, got {policy!r}')
-        return policy == 'keep' or (policy == 'auto' and isinstance(self.source, BagSource))
+            return BagSource(path, patterns=self.values['topics'], **cut)
+        poses = self.values['ego_motion']
+        motion = PoseArrays(poses) if poses else ConstantSpeed(self.values['assumed_speed_mps'])
+        return VideoSource(path, motion, rate_hz=self.values['video_rate_hz'],
+                           jpeg_quality=self.values['jpeg_quality'], **cut)
 
     def _topic_names(self) -> dict[str, str]:
         """Names to publish under: remapped, then moved into the node's namespace."""
         names = {topic: topic for topic in self.source.topics}
-        for rule in self._value('remap'):
+        for rule in self.values['remap']:
             old, found, new = rule.partition(':=')
             if not found or not new or old not in names:
                 raise ReplayError(f'parameter remap: {rule!r} must be from:=to with a topic of '
@@ -152,7 +108,7 @@ class ReplayNode(Node):
 
     def _qos(self, spec):
         """As recorded; in lock-step nothing may be lost, so everything is reliable."""
-        reliable = spec.reliable or self._value('rate') == 0
+        reliable = spec.reliable or self.values['rate'] == 0
         return QoSProfile(
             depth=100,
             reliability=ReliabilityPolicy.RELIABLE if reliable else ReliabilityPolicy.BEST_EFFORT,
@@ -166,10 +122,10 @@ class ReplayNode(Node):
     def run(self):
         """Publish the whole source, again and again with `loop`."""
         self._wait_for_subscribers()
-        step = self._lock_step if self._value('rate') == 0 else self._paced
+        step = self._lock_step if self.values['rate'] == 0 else self._paced
         while not self._stopped:
             step()
-            if not self._value('loop'):
+            if not self.values['loop']:
                 break
             self.get_logger().info('end of the recording, beginning again')
         for publisher in self._outputs.values():
@@ -178,7 +134,7 @@ class ReplayNode(Node):
 
     def _report(self):
         text = f'replayed {self._published} messages'
-        if self._value('rate') == 0:
+        if self.values['rate'] == 0:
             text += f', {self._plans} windows with a plan, {self._missing_plans} without'
         elif self._late > LATE_S:
             text += f'; up to {self._late:.2f} s late: the machine can\'t keep this rate'
@@ -186,7 +142,7 @@ class ReplayNode(Node):
 
     def _paced(self):
         """Publish each message when it is due."""
-        begin, first_ns, offset_ns, rate = None, 0, 0, self._value('rate')
+        begin, first_ns, offset_ns, rate = None, 0, 0, self.values['rate']
         for message in self.source.messages():
             if begin is None:
                 begin, first_ns = time.monotonic(), message.time_ns
@@ -212,7 +168,7 @@ class ReplayNode(Node):
                     first_odometry_ns = message.stamp_ns
                 self._publish(message, offset_ns)
             covered = first_odometry_ns is not None and (
-                window.stamp_ns - first_odometry_ns >= self._value('history_s') * 1e9)
+                window.stamp_ns - first_odometry_ns >= self.values['history_s'] * 1e9)
             self._await_plan(window.stamp_ns + offset_ns, covered)
             if self._stopped:
                 return
@@ -225,13 +181,13 @@ class ReplayNode(Node):
             self._spin_until(lambda: False, GRID_NS / 1e9)
             return
         oldest = stamp_ns - GRID_NS // 2   # plans bear the time of the grid, not of a frame
-        timeout_s = self._value('plan_timeout_s')
+        timeout_s = self.values['plan_timeout_s']
         if self._spin_until(lambda: (self._newest_plan_ns or 0) >= oldest, timeout_s):
             self._plans += 1
         elif not self._stopped:
             self._missing_plans += 1
             self.get_logger().warning(
-                f'no plan on {self._value("plan_topic")} for the window at '
+                f'no plan on {self.values["plan_topic"]} for the window at '
                 f'{stamp_ns / 1e9:.3f} within {timeout_s:g} s', throttle_duration_sec=5.0)
 
     def _on_plan(self, cdr):
@@ -259,17 +215,17 @@ class ReplayNode(Node):
             self._clock_output.publish(Clock(clock=rclpy.time.Time(nanoseconds=now_ns).to_msg()))
 
     def _wait_for_subscribers(self):
-        wanted = self._value('wait_for_subscribers')
+        wanted = self.values['wait_for_subscribers']
         images = [self._outputs[topic] for topic, spec in self.source.topics.items()
                   if spec.is_image and topic in self._outputs]
 
         def enough():
             return max((p.get_subscription_count() for p in images), default=wanted) >= wanted
 
-        if not self._spin_until(enough, self._value('wait_s')) and not self._stopped:
+        if not self._spin_until(enough, self.values['wait_s']) and not self._stopped:
             self.get_logger().warning(
                 f'beginning without {wanted} subscriber(s): no image topic has them after '
-                f'{self._value("wait_s"):g} s ({", ".join(p.topic_name for p in images)})')
+                f'{self.values["wait_s"]:g} s ({", ".join(p.topic_name for p in images)})')
         self._spin_until(lambda: False, SETTLE_S)
 
     def _spin_until(self, done, timeout_s) -> bool:
@@ -292,7 +248,7 @@ def replay(parameter_overrides=(), args=None) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: node.stop())
         node.run()
-    except (BagError, VideoError, ReplayError, UnknownTypeError, ValueError) as error:
+    except (UserError, ValueError) as error:
         print(f'replay: {error}', file=sys.stderr)
         return 1
     finally:

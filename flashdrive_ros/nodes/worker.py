@@ -2,16 +2,17 @@
 The one thread that owns the engine, and with it the device, for life.
 
 CUDA graphs and caches belong to the thread that made them, so loading, warming
-up, stepping, resetting and asking all happen here.  Callers get a `Future`.
-Between requests the thread fetches its next input when woken; there is no
-queue of inputs, so it always takes the newest.  No exception ends the thread.
+up, stepping, resetting and asking all happen here.  Between requests the
+thread fetches its next input when woken; there is no queue of inputs, so it
+always takes the newest.  No exception ends the thread.
 """
 from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, TimeoutError
 
 from ..core.types import DrivePlan, InputError
 from .inputs import StepInput
@@ -25,8 +26,8 @@ class EngineWorker:
     Runs an engine in its own thread.
 
     `fetch()` gives the next `StepInput` or None; `deliver(plan, step_input)`
-    gets each plan; `report(kind, error)` gets every problem, kind 'input' for
-    refused input and 'engine' for anything else.
+    gets each plan; `report(kind, error)` gets every problem: kind 'input' for
+    refused input, 'engine' for a failed step, 'output' for a failed delivery.
     """
 
     def __init__(self, fetch: Callable[[], StepInput | None],
@@ -37,31 +38,49 @@ class EngineWorker:
         self._fetch, self._deliver, self._report = fetch, deliver, report
         self._requests: queue.SimpleQueue = queue.SimpleQueue()
         self._woken = threading.Event()
+        self._closing = threading.Event()
         # daemon: a load that hangs must not keep the process from ending
         self._thread = threading.Thread(target=self._run, name='engine', daemon=True)
         self._thread.start()
 
-    def load(self, make_engine: Callable[[], object]) -> Future:
-        """Make an engine and warm it up; the future gives the engine or its exception."""
+    def load(self, make_engine: Callable[[], object]):
+        """Make an engine, which must come back warm, in place of the one there is."""
         def load(_):
             self.engine = None
-            engine = make_engine()
-            engine.warm_up()
-            self.engine = engine
-            return engine
-        return self.call(load)
+            self.engine = make_engine()
+            return self.engine
+        return self.ask(load)
 
-    def unload(self) -> Future:
-        """Drop the engine."""
+    def unload(self):
+        """Drop the engine; does not wait."""
         def unload(_):
             self.engine = None
-        return self.call(unload)
+        self.tell(unload)
 
-    def call(self, function: Callable) -> Future:
-        """Run `function(engine)` between two steps; the engine is None before `load`."""
+    def tell(self, function: Callable) -> Future:
+        """Run `function(engine)` between two steps, without waiting for it."""
         future: Future = Future()
         self._requests.put((function, future))
         return future
+
+    def ask(self, function: Callable, timeout_s: float = float('inf')):
+        """
+        Run `function(engine)` between two steps and return what it returns.
+
+        Raises what it raises, or TimeoutError after `timeout_s` and when the
+        worker is closing; a function that had not begun by then never runs.
+        """
+        future = self.tell(function)
+        end = time.monotonic() + timeout_s
+        while not self._closing.is_set() and (left := end - time.monotonic()) > 0:
+            try:
+                return future.result(min(left, 0.1))
+            except TimeoutError:
+                if future.done():  # the function itself raised it
+                    raise
+        future.cancel()
+        raise TimeoutError('the node is closing' if self._closing.is_set() else
+                           f'the engine is busy for more than {timeout_s:g} s')
 
     def wake(self):
         """Say that there may be new input."""
@@ -72,6 +91,7 @@ class EngineWorker:
     def close(self, timeout_s: float = 1.0) -> bool:
         """End the thread; False when it is still busy after `timeout_s`."""
         self.stepping = False
+        self._closing.set()
         self._requests.put(_STOP)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -80,7 +100,7 @@ class EngineWorker:
         while (request := self._requests.get()) is not _STOP:
             if request is _WAKE:
                 self._woken.clear()
-                self._guarded_step()
+                self._step()
             else:
                 self._answer(*request)
 
@@ -89,24 +109,33 @@ class EngineWorker:
             return
         try:
             future.set_result(function(self.engine))
-        except Exception as error:  # the caller gets it
+        except BaseException as error:  # whoever asked gets it
             future.set_exception(error)
 
-    def _guarded_step(self):
+    def _step(self):
         if not self.stepping or self.engine is None:
             return
         try:
             step_input = self._fetch()
             if step_input is None:
                 return
+            if step_input.restart:
+                self.engine.reset(step_input.restart)
             plan = self.engine.step(step_input.frames, step_input.ego, step_input.nav_text,
                                     history=step_input.history)
-            if plan is not None:
-                self._deliver(plan, step_input)
         except InputError as error:
             self._report('input', error)
         except Exception as error:
             self._recover(error)
+        else:
+            if plan is not None:
+                self._hand_over(plan, step_input)
+
+    def _hand_over(self, plan: DrivePlan, step_input: StepInput):
+        try:
+            self._deliver(plan, step_input)
+        except Exception as error:
+            self._report('output', error)
 
     def _recover(self, error: Exception):
         """The engine's state is unknown after an exception: start a new window."""

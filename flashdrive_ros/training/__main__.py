@@ -1,4 +1,6 @@
-"""`python -m flashdrive_ros.training` is `flashdrive train`, where no ROS is installed."""
-from ..cli.train import main
+"""`python -m flashdrive_ros.training` is `flashdrive train`; torchrun starts it this way."""
+import sys
 
-raise SystemExit(main())
+from ..cli import main
+
+raise SystemExit(main(['train', *sys.argv[1:]]))

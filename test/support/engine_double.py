@@ -18,6 +18,7 @@ class EngineDouble:
     """
 
     camera_ids = None
+    frames_per_camera = 4
     model_name = 'double'
     trained = False
 
@@ -28,10 +29,11 @@ class EngineDouble:
         self.fault = lambda frames: None
         self.spoil = False
         self.threads = set()
+        self.settings = {}
         self._last_ns = None
         self._plan_id = 0
 
-    def warm_up(self):
+    def warm_up(self, camera_ids):
         self.threads.add(threading.get_ident())
         self.warm = True
 
@@ -39,6 +41,11 @@ class EngineDouble:
         self.threads.add(threading.get_ident())
         self.resets.append(reason)
         self._last_ns = None
+
+    def configure(self, **changes):
+        if changes.get('num_trajectories', 0) > 8:
+            raise InputError('the double draws 8 trajectories at most')
+        self.settings |= changes
 
     def ask(self, question):
         if self._last_ns is None:

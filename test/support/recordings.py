@@ -20,7 +20,7 @@ from flashdrive_ros.recording.writer import BagWriter, offered_qos
 START_NS = 1_700_000_000_000_000_000
 TICK_NS = 100_000_000
 CAMERAS = ('cross_left_120', 'front_wide_120', 'cross_right_120', 'front_tele_30')
-VIDEO = Path(__file__).parent / 'data' / 'dashcam_highway.mp4'
+VIDEO = Path(__file__).parents[1] / 'data' / 'dashcam_highway.mp4'
 
 
 class Messages:

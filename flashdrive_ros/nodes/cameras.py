@@ -1,0 +1,56 @@
+"""Camera topics: their names, their message types, and reading a serialized message late."""
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rclpy.serialization import deserialize_message
+from sensor_msgs.msg import CompressedImage, Image
+
+from ..core.types import CAMERA_NAMES, NANOSECONDS, InputError
+from .images import ImageError, decode_compressed, decode_image
+
+
+@dataclass(frozen=True)
+class Transport:
+    """How images come: message type, topic suffix, decoder to RGB."""
+
+    message_type: type
+    suffix: str
+    decode: Callable[[object, str], np.ndarray]
+
+    def read(self, topic: str, cdr: bytes) -> np.ndarray:
+        """RGB uint8 [H, W, 3] of a serialized message; raises `ImageError` naming the topic."""
+        try:
+            message = deserialize_message(cdr, self.message_type)
+        except Exception as error:
+            raise ImageError(
+                f'{topic}: not a {self.message_type.__name__}: {error}') from error
+        return self.decode(message, topic)
+
+
+TRANSPORTS = {
+    'raw': Transport(Image, '', decode_image),
+    'compressed': Transport(CompressedImage, '/compressed', decode_compressed),
+}
+
+
+def camera_topics(ids: Sequence[int], topics: Sequence[str], suffix: str) -> dict[int, str]:
+    """Topic of each camera; without topics camera/<name>/image_raw."""
+    if not ids or not set(ids) <= set(CAMERA_NAMES) or len(set(ids)) < len(ids):
+        raise InputError(f'camera_ids must be different ones of {sorted(CAMERA_NAMES)}, '
+                         f'got {list(ids)}')
+    topics = topics or [f'camera/{CAMERA_NAMES[i]}/image_raw' for i in ids]
+    if len(topics) != len(ids):
+        raise InputError(f'{len(topics)} camera_topics for {len(ids)} camera_ids')
+    return {i: topic + suffix for i, topic in zip(ids, topics)}
+
+
+def header_stamp_ns(cdr: bytes) -> int:
+    """Stamp of a serialized message that begins with a header, without reading the rest."""
+    if len(cdr) < 12:
+        raise ImageError(f'a message of {len(cdr)} bytes has no header')
+    sec, nanosec = struct.unpack_from('<iI' if cdr[1] & 1 else '>iI', cdr, 4)
+    return sec * NANOSECONDS + nanosec

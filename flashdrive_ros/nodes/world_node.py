@@ -1,0 +1,330 @@
+"""
+The embedded world as a ROS node: cameras and odometry out, trajectories in.
+
+Every 50 ms of its time it publishes where the car is, every 100 ms what the
+cameras see, all of one tick with one stamp.  The car follows the trajectory
+that it is given along that trajectory's own time, or the expert drives it; the
+node says on `world/control` which one does.  When an episode ends (off the road,
+a collision, the end of the route) the next seed begins after a second without
+data, so that whoever listens notices; the stamps go on.
+"""
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import time
+
+import rclpy
+from nav_msgs.msg import Odometry
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+from rosgraph_msgs.msg import Clock
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image
+from std_msgs.msg import Header, String
+
+from flashdrive_ros import msg
+
+from ..core.types import GRID_NS, NANOSECONDS
+from ..world import EVENTS, Trajectory, World, default_rig
+from ..world.vehicle import from_map, to_map
+from . import qos
+from . import world_messages as convert
+from .messages import stamp, stamp_ns
+from .parameters import NodeParameters, ParameterSpec
+
+try:
+    from tf2_msgs.msg import TFMessage
+except ImportError:  # not on PyPI; part of every full ROS installation
+    TFMessage = None
+
+TICK_NS = GRID_NS // 2
+GAP_NS = 10 * GRID_NS
+"""Silence between two episodes: longer than any gap that consumers bridge."""
+BEHIND_S = 0.5
+OFF_ROAD_S = 1.0
+
+PARAMETERS = (
+    ParameterSpec('seed', 'int', 0, 'first episode; each further one adds 1', 0, 2 ** 31),
+    ParameterSpec('scenario', 'string', 'any', 'what episodes are about',
+                  choices=('any', *EVENTS)),
+    ParameterSpec('control', 'string', 'auto', 'who drives: auto follows plans of trained models '
+                  'only, plan follows all, expert none',
+                  choices=('auto', 'plan', 'expert'), live=True),
+    ParameterSpec('plan_timeout_s', 'float', 1.0, 'the expert takes over from plans this old',
+                  0.1, 6.0, live=True),
+    ParameterSpec('image_transport', 'string', 'compressed', 'how images are published',
+                  choices=('raw', 'compressed', 'both')),
+    ParameterSpec('jpeg_quality', 'int', 90, 'of compressed images', 1, 100),
+    ParameterSpec('width', 'int', 320, 'of the images', 32, 1920),
+    ParameterSpec('height', 'int', 180, 'of the images', 18, 1080),
+    ParameterSpec('rate', 'float', 1.0, 'seconds of the world per second', 0.01, 100.0),
+    ParameterSpec('publish_clock', 'bool', False, 'publish the world\'s time on /clock'),
+    ParameterSpec('duration_s', 'float', 0.0, 'end after this much time of the world; 0: never',
+                  0.0, 1e9),
+    ParameterSpec('wait_for_subscribers', 'int', 0, 'begin when a camera has this many', 0, 100),
+    ParameterSpec('wait_s', 'float', 30.0, 'begin without them after this time', 0.0, 1e6),
+    ParameterSpec('base_frame', 'string', 'base_link', 'frame of the car and of its plans'),
+    ParameterSpec('odom_frame', 'string', 'odom', 'frame of the odometry'),
+    ParameterSpec('route_text', 'string', 'Continue straight', 'published once, latched'),
+)
+
+
+class WorldNode(Node):
+    """Runs episode after episode; `run` returns at its end."""
+
+    def __init__(self, **kwargs):
+        super().__init__('world', **kwargs)
+        # nothing but the live ones has an effect once the node runs
+        self._running = False
+        self.parameters = NodeParameters(self, PARAMETERS, fixed=lambda: self._running)
+        p = dict(self.parameters)
+        self._base, self._odom = p['base_frame'], p['odom_frame']
+        self.rig = default_rig(p['width'], p['height'])
+        self._scenario = None if p['scenario'] == 'any' else p['scenario']
+        self._make_publishers(p)
+        self.create_subscription(msg.DrivePlan, 'drive/plan', self._on_plan, qos.PLAN)
+        self.create_subscription(msg.PlannedTrajectory, 'drive/trajectory', self._on_trajectory,
+                                 qos.PLAN)
+        self._spinner = SingleThreadedExecutor(context=self.context)
+        self._spinner.add_node(self)
+        self._stopped = False
+        self._trained: bool | None = None
+        self._plan: Trajectory | None = None
+        self._driver = ''
+        self._ticks = 0
+        self._anchor = (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)
+        self._now_ns = 0
+        self.world = World(p['seed'], self._scenario, rig=self.rig)
+        self._anchor = self.world.state.pose, (0.0, 0.0, 0.0)
+        self._running = True
+
+    def _make_publishers(self, p):
+        make = self.create_publisher
+        self._images, self._jpegs, self._infos = {}, {}, {}
+        for i, camera in self.rig.items():
+            topic = f'camera/{camera.name}/image_raw'
+            if p['image_transport'] in ('raw', 'both'):
+                self._images[i] = make(Image, topic, qos.camera('reliable'))
+            if p['image_transport'] in ('compressed', 'both'):
+                self._jpegs[i] = make(CompressedImage, f'{topic}/compressed',
+                                      qos.camera('reliable'))
+            self._infos[i] = make(CameraInfo, f'camera/{camera.name}/camera_info',
+                                  qos.camera('reliable'))
+        self._odometry = make(Odometry, 'odometry', 50)
+        self._boxes = make(msg.VisualPrimitiveArray, 'world/boxes', qos.PLAN)
+        self._cause = make(String, 'world/cause', qos.LATCHED)
+        self._control = make(String, 'world/control', qos.LATCHED)
+        self._clock = make(Clock, '/clock', 10) if p['publish_clock'] else None
+        self._route_text = make(String, 'route_text', qos.LATCHED)
+        self._route_text.publish(String(data=p['route_text']))
+        if TFMessage is None:
+            self.get_logger().info('tf2_msgs is not installed: no /tf, no /tf_static')
+            self._tf = self._tf_static = None
+            return
+        self._tf = make(TFMessage, '/tf', 100)
+        self._tf_static = make(TFMessage, '/tf_static', qos.LATCHED)
+        header = Header(frame_id=self._base, stamp=self.get_clock().now().to_msg())
+        self._tf_static.publish(TFMessage(transforms=[
+            convert.transform(header, c.frame_id, c.position, convert.camera_quaternion(c))
+            for c in self.rig.values()]))
+
+    def stop(self):
+        """Make `run` return soon; may be called from a signal handler."""
+        self._stopped = True
+
+    def run(self):
+        """Drive until the duration is over or `stop` is called."""
+        self._wait_for_subscribers()
+        world, p = self.world, self.parameters
+        world.observe()  # builds the renderer and paints the ground before time begins
+        self.get_logger().info(
+            f'seed {world.seed}, scenario {world.scenario.event}; control: {p["control"]}; '
+            f'cameras: {", ".join(c.name for c in self.rig.values())}')
+        self._now_ns = -(-time.time_ns() // GRID_NS) * GRID_NS
+        self._episode_ns = begin_ns = self._now_ns
+        end_ns = begin_ns + round(p['duration_s'] * NANOSECONDS) or None
+        if not p['duration_s']:
+            end_ns = None
+        due = time.monotonic() + (self._now_ns - time.time_ns()) / NANOSECONDS
+        self._off_road_since = None
+        while not self._stopped and (end_ns is None or self._now_ns < end_ns):
+            self._spin_until(due)
+            if self._stopped:
+                break
+            due = self._keep_up(due)
+            before_ns = self._now_ns
+            self._publish_tick()
+            self._advance()
+            due += (self._now_ns - before_ns) / NANOSECONDS / p['rate']
+        m = self.world.metrics
+        self.get_logger().info(
+            f'ended after {(self._now_ns - begin_ns) / NANOSECONDS:.1f} s; last episode: seed '
+            f'{self.world.seed}, collision {m.collided}, off road {m.left_road}')
+
+    def _keep_up(self, due: float) -> float:
+        """After a long delay go on from now, so that stamps stay near the wall clock."""
+        behind = time.monotonic() - due
+        if behind < BEHIND_S or self._clock is not None:
+            return due
+        skipped = math.ceil(behind * self.parameters['rate'] * NANOSECONDS / GRID_NS) * GRID_NS
+        self.get_logger().warning(
+            f'{behind:.2f} s behind: the machine is too slow for rate '
+            f'{self.parameters["rate"]:g}; stamps skip {skipped / NANOSECONDS:.1f} s',
+            throttle_duration_sec=5.0)
+        self._now_ns += skipped
+        self._episode_ns += skipped
+        self._plan = None
+        return due + skipped / NANOSECONDS / self.parameters['rate']
+
+    def _publish_tick(self):
+        """Publish the car's pose; on the 100 ms grid also images and what belongs to them."""
+        now = stamp(self._now_ns)
+        if self._clock is not None:
+            self._clock.publish(Clock(clock=now))
+        state = self.world.state
+        pose = self._in_odom(state.pose)
+        self._odometry.publish(convert.odometry(
+            Header(stamp=now, frame_id=self._odom), self._base, pose, state))
+        if self._tf is not None:
+            self._tf.publish(TFMessage(transforms=[convert.transform(
+                Header(stamp=now, frame_id=self._odom), self._base, (pose[0], pose[1], 0.0),
+                convert.yaw_quaternion(pose[2]))]))
+        if self._now_ns % GRID_NS == 0:
+            self._publish_images(now)
+
+    def _publish_images(self, now):
+        seen = self.world.observe()
+        for i, image in seen.images.items():
+            header = Header(stamp=now, frame_id=self.rig[i].frame_id)
+            if i in self._images:
+                self._images[i].publish(convert.raw_image(header, image))
+            if i in self._jpegs:
+                self._jpegs[i].publish(convert.compressed_image(
+                    header, image, self.parameters['jpeg_quality']))
+            self._infos[i].publish(convert.camera_info(header, self.rig[i]))
+        header = Header(stamp=now, frame_id=self._base)
+        self._boxes.publish(convert.boxes(header, seen.boxes_3d))
+        self._cause.publish(String(data=seen.text))
+
+    def _in_odom(self, pose):
+        """Pose in the odometry frame, which goes on smoothly from episode to episode."""
+        in_map, in_odom = self._anchor
+        return to_map(in_odom, from_map(in_map, [pose]))[0]
+
+    def _advance(self):
+        """Move the world to the next tick, into a new episode if this one is over."""
+        plan = self._plan_to_follow()
+        status = self.world.step(TICK_NS / NANOSECONDS, plan)
+        self._now_ns += TICK_NS
+        over = self._why_over(status)
+        if over:
+            self._restart(over, status)
+
+    def _plan_to_follow(self) -> Trajectory | None:
+        control, plan, why = self.parameters['control'], self._plan, ''
+        if control == 'expert':
+            why = 'by the parameter control'
+        elif control == 'auto' and self._trained is False:
+            why = 'the model is untrained'
+        elif plan is None:
+            why = 'no plan yet'
+        elif control == 'auto' and self._trained is None:
+            why = 'no drive/plan says yet whether the model is trained'
+        elif self.world.time - plan.t0_s > self.parameters['plan_timeout_s']:
+            why = 'plans are too old'
+        driver = f'expert: {why}' if why else 'plan'
+        if driver != self._driver:
+            self._driver = driver
+            self._control.publish(String(data=driver))
+            self.get_logger().info(f'driven by {driver}')
+        return None if why else plan
+
+    def _why_over(self, status) -> str:
+        if not status.off_road:
+            self._off_road_since = None
+        elif self._off_road_since is None:
+            self._off_road_since = status.time
+        if status.collision:
+            return 'collision'
+        if self._off_road_since is not None and status.time - self._off_road_since > OFF_ROAD_S:
+            return 'off the road'
+        return 'end of the route' if self.world.done else ''
+
+    def _restart(self, why, status):
+        old_pose = self._in_odom(self.world.state.pose)
+        seed = self.world.seed + 1
+        self.get_logger().info(
+            f'episode of seed {self.world.seed} ends after {status.time:.1f} s and '
+            f'{status.progress:.0f} m: {why} (driven by {self._driver}); '
+            f'next: seed {seed}')
+        self.world.reset(seed)
+        self.world.observe()  # builds the renderer in the gap
+        self._anchor = self.world.state.pose, tuple(old_pose)
+        self._now_ns = -(-(self._now_ns + GAP_NS) // GRID_NS) * GRID_NS
+        self._episode_ns = self._now_ns
+        self._plan, self._off_road_since = None, None
+
+    def _on_plan(self, plan: msg.DrivePlan):
+        self._trained = bool(plan.trained)
+
+    def _on_trajectory(self, message: msg.PlannedTrajectory):
+        t0_s = (stamp_ns(message.header.stamp) - self._episode_ns) / NANOSECONDS
+        try:
+            points = convert.trajectory_points(message, self._base)
+            self.world.pose_at(t0_s)
+        except ValueError as error:
+            self.get_logger().warning(f'drive/trajectory is not followed: {error}',
+                                      throttle_duration_sec=2.0)
+            return
+        self._plan = Trajectory(t0_s, points)
+
+    def _wait_for_subscribers(self):
+        wanted = self.parameters['wait_for_subscribers']
+        cameras = [*self._images.values(), *self._jpegs.values()]
+
+        def enough():
+            return max(c.get_subscription_count() for c in cameras) >= wanted
+
+        end = time.monotonic() + self.parameters['wait_s']
+        while not (self._stopped or enough()) and time.monotonic() < end:
+            self._spin_until(time.monotonic() + 0.1)
+        if not enough():
+            self.get_logger().warning(f'beginning without {wanted} subscriber(s) of a camera')
+
+    def _spin_until(self, due: float):
+        """Serve callbacks until that monotonic time, at least once."""
+        while not self._stopped:
+            left = due - time.monotonic()
+            self._spinner.spin_once(timeout_sec=min(max(left, 0.0), 0.1))
+            if time.monotonic() >= due:
+                break
+
+
+def run_world(parameter_overrides=(), args=None) -> int:
+    """Run the world to its end, or until SIGINT or SIGTERM; returns the exit code."""
+    rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
+    node = None
+    try:
+        node = WorldNode(parameter_overrides=list(parameter_overrides))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: node.stop())
+        node.run()
+    except ValueError as error:
+        print(f'world: {error}', file=sys.stderr)
+        return 1
+    finally:
+        if node is not None:
+            node.destroy_node()
+        rclpy.try_shutdown()
+    return 0
+
+
+def main(args=None):
+    """Entry point of the `world_node` executable; returns the exit code."""
+    return run_world(args=args)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
