@@ -3,4 +3,5 @@ import sys
 
 from ..cli import main
 
-raise SystemExit(main(['train', *sys.argv[1:]]))
+if __name__ == '__main__':  # the clip workers import this module too
+    raise SystemExit(main(['train', *sys.argv[1:]]))

@@ -44,7 +44,7 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class Joined:
-    """Prompt and text in one row: `ids` [B, n], `labels` [B, n] of the next token, `length` [B]."""
+    """Prompt and text in rows: `ids` [B, n], `labels` [B, n] of the next token, `length` [B]."""
 
     ids: Tensor
     labels: Tensor
@@ -144,12 +144,13 @@ class DrivingLoss(nn.Module):
                 'answer_right': answer_right}
 
     def _cross_entropy(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean over the learned tokens, and the share of them that would be chosen."""
+        """Mean over the learned tokens (0 of none), and the share that would be chosen."""
         learned = labels != IGNORE
         logits = self.model.lm_head(hidden[learned]).float()
         wanted = labels[learned].long()
-        right = (logits.argmax(-1) == wanted).float().mean()
-        return F.cross_entropy(logits, wanted), right
+        count = max(len(wanted), 1)
+        right = (logits.argmax(-1) == wanted).sum() / count
+        return F.cross_entropy(logits, wanted, reduction='sum') / count, right
 
     def _action(self, keys: Keys, batch: Batch, plan: Joined, generator) -> Tensor:
         action = self.model.config.action

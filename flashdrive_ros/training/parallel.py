@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Workgroup:
-    """Rank and size of the run, and what has to be done together; needs `accelerate` for size > 1."""
+    """Rank and size of the run; needs `accelerate` when there are several processes."""
 
     def __init__(self, device: str):
         self.size = int(os.environ.get('WORLD_SIZE', '1'))

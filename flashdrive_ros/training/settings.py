@@ -4,9 +4,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from .losses import LossConfig
-from .samples import ClipConfig
+if TYPE_CHECKING:  # the command line shall not wait for torch
+    from .losses import LossConfig
+    from .samples import ClipConfig
 
 STAGES = ('full', 'streaming-expert', 'streaming-vlm')
 
@@ -22,7 +24,7 @@ class TrainSettings:
     stage: str = _setting('full', f'what is trained: {", ".join(STAGES)}')
     model: str = _setting('small', 'checkpoint to begin from: a name or a directory; without '
                                    'weights it begins from random ones')
-    out: str = _setting('out/train', 'folder for the checkpoint, the state, the log and the curves')
+    out: str = _setting('out/train', 'folder for checkpoint, state, log and curves')
     steps: int = _setting(0, 'number of steps; 0: no limit')
     minutes: float = _setting(0.0, 'time for training, waiting for the first clips left out; '
                                    '0: no limit')
@@ -92,6 +94,7 @@ class TrainSettings:
     @property
     def losses(self) -> LossConfig:
         """Loss settings of the stage: as in the paper only flow matching trains the expert."""
+        from .losses import LossConfig
         if self.stage == 'full':
             return LossConfig(draws=self.draws, reason_weight=self.reason_weight,
                               answer_weight=self.answer_weight,
@@ -102,13 +105,14 @@ class TrainSettings:
 
     def clips(self, rank: int = 0) -> ClipConfig:
         """Clips to train on."""
+        from .samples import ClipConfig
         base = ClipConfig(seed=self.seed * 1000 + rank, frames=self.clip_frames,
                           clips_per_episode=self.clips_per_episode)
         return dataclasses.replace(base, episode=dataclasses.replace(
             base.episode, seconds=self.episode_seconds))
 
     def validation(self) -> ClipConfig:
-        """Held-out clips: nominal cameras, nothing pushes the car, the navigation always speaks."""
+        """Held-out clips: nominal cameras, no pushes, the navigation always speaks."""
         base = self.clips()
         return dataclasses.replace(
             base, seed=0, validation=True, silent_share=0.0, clips_per_episode=4,

@@ -13,7 +13,8 @@ from ..core import checkpoint
 from ..core.config import CheckpointError
 from . import curves as pictures
 from .forward import Geometry
-from .producers import Producers, measure as measure_clips
+from .producers import Producers
+from .producers import measure as measure_clips
 from .samples import ClipConfig, clip_fields
 from .settings import TrainSettings, from_arguments
 from .store import ClipStore

@@ -102,21 +102,21 @@ class Trainer:
 
     # -- the run ------------------------------------------------------------------------
 
-    def run(self) -> dict:
-        """Train until the end; returns the last validation's figures."""
+    def run(self, stop_at: int | None = None) -> dict:
+        """
+        Train until the end, or to step `stop_at` of the same run (to be resumed).
+
+        Returns the last validation's figures.
+        """
         settings = self.settings
         first = max(0, self.taken - self.store.capacity)
         producers = self._producers(settings.clips(self.group.rank), settings.workers, first)
         examiner = Examiner(self) if settings.validation_clips and self.group.is_main else None
         try:
-            for _ in range(max(self.taken - first, 0)):
-                self._add(producers.take())
-            while self.store.filled < min(settings.first_clips, self.store.capacity):
-                self._add(producers.take())
-            self.taken = producers.taken
+            self._fill(producers, first)
             if not self.has_weights and not settings.resume:
                 self._fit_actions()
-            self._loop(producers, examiner)
+            self._loop(producers, examiner, stop_at)
             figures = examiner.examine() if examiner else {}
             self._save(figures)
             return figures
@@ -136,9 +136,18 @@ class Trainer:
             return Producers(maker, fields, workers, each, first, limit)
         return InProcess(maker, each, first, limit)
 
+    def _fill(self, producers, first: int) -> None:
+        """Put every clip where it was, or would be, in the ring."""
+        self.store.at = first % self.store.capacity
+        for _ in range(self.taken - first):
+            self._add(producers.take())
+        while self.store.filled < min(self.settings.first_clips, self.store.capacity):
+            self._add(producers.take())
+        self.taken = producers.taken
+
     def _add(self, clip) -> None:
         self.store.add(clip)
-        for name in ('prompt', 'reason', 'question', 'answer'):
+        for name in TEXTS:
             self.longest[name] = max(self.longest[name], int(clip[f'{name}_length'].max()))
 
     def _fit_actions(self) -> None:
@@ -149,12 +158,12 @@ class Trainer:
                  action.accel_mean, action.accel_std, action.curvature_mean,
                  action.curvature_std)
 
-    def _loop(self, producers, examiner) -> None:
+    def _loop(self, producers, examiner, stop_at) -> None:
         settings = self.settings
         began = previous = time.monotonic()
         meter = Meter(self)
         examined = saved = began
-        while self.progress() < 1:
+        while self.progress() < 1 and self.step != stop_at:
             self._ingest(producers)
             if examiner:
                 examiner.poll()
@@ -257,7 +266,8 @@ class Trainer:
         try:
             self.model.load_state_dict(state['model'])
         except RuntimeError as error:
-            raise CheckpointError(f"{self.out / 'state.pt'} is of another model: {error}") from None
+            raise CheckpointError(
+                f"{self.out / 'state.pt'} is of another model: {error}") from None
         self.averaged.restore(state['averaged'])
         self.optimiser.load_state_dict(state['optimiser'])
 
@@ -269,7 +279,7 @@ def make_maker(model: str, clips: ClipConfig) -> ClipMaker:
 
 
 class Examiner:
-    """Collects held-out clips while training goes on, and examines the averaged weights on them."""
+    """Collects held-out clips while training goes on; examines the averaged weights on them."""
 
     def __init__(self, trainer: Trainer):
         settings = trainer.settings

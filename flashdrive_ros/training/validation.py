@@ -34,7 +34,7 @@ class ValidationConfig:
 
 @dataclass(frozen=True)
 class Reasoned:
-    """Rows of prompt and chosen text `ids` [B, n], `length` [B] with the start of the trajectory."""
+    """Prompts with chosen text `ids` [B, n]; `length` [B] counts the trajectory's start too."""
 
     ids: Tensor
     length: Tensor
