@@ -10,7 +10,6 @@ from flashdrive_ros.core.config import (
     DecoderConfig,
     EngineConfig,
     ModelConfig,
-    PromptConfig,
     VisionConfig,
 )
 from flashdrive_ros.core.ego import HISTORY_POSES, EgoHistory
