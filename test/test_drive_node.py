@@ -9,7 +9,6 @@ rclpy = pytest.importorskip('rclpy')
 pytest.importorskip('flashdrive_ros.msg')
 
 from diagnostic_msgs.msg import DiagnosticStatus  # noqa: E402
-from flashdrive_ros.srv import AskQuestion  # noqa: E402
 from nav_msgs.msg import Odometry  # noqa: E402
 from rcl_interfaces.srv import GetParameters  # noqa: E402
 from rclpy.serialization import serialize_message  # noqa: E402
@@ -20,6 +19,7 @@ from support.engine_double import EngineDouble  # noqa: E402
 from visualization_msgs.msg import Marker  # noqa: E402
 
 from flashdrive_ros.nodes import messages  # noqa: E402
+from flashdrive_ros.srv import AskQuestion  # noqa: E402
 
 RAW = bytes(32 * 24 * 3)
 

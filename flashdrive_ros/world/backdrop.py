@@ -75,7 +75,7 @@ class Backdrop:
                                     height * rays[1] - py * rays[2], -rays[2]])
 
     def _ground_bands(self):
-        """Yield runs of rows (first, last, rows sampled for each, from the fine texture or not)."""
+        """Yield runs of rows (first, last, rows sampled for each, whether fine or coarse)."""
         camera = self.camera
         below = np.arange(self.horizon, camera.height) - camera.horizon_row
         distance = camera.focal_px * camera.position[2] / np.maximum(below, 1e-3)
