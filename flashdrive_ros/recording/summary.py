@@ -158,21 +158,33 @@ def _warnings(recording: Recording, plans) -> list[dict]:
 
 def table(summary: dict) -> str:
     """The summary as lines of text for a terminal."""
-    def spread(value, unit='ms'):
+    rows = [('recording', f'{summary["bag"]} ({summary["bag_mb"]} MB, '
+             f'{summary["duration_s"]} s)')]
+    if summary['source']:
+        rows.append(('source', summary['source']))
+    rows += _plan_rows(summary) if summary['plans'] else [
+        ('plans', 'none: no plan was recorded')]
+    rows += [('camera', f'{name}: {c["images"]} images'
+              + (f', {c["rate_hz"]} Hz' if c['rate_hz'] else ''))
+             for name, c in summary['cameras'].items()]
+    rows += [('warning', f'{w["level"]} {w["name"]}: {w["message"]} ({w["times"]}x)')
+             for w in summary['warnings'][:8]] or [('warnings', 'none')]
+    width = max(len(name) for name, _ in rows)
+    return '\n'.join(f'{name:<{width}}  {value}' for name, value in rows)
+
+
+def _plan_rows(summary: dict) -> list[tuple[str, str]]:
+    def spread(value):
         return 'not measured' if value is None else (
-            f'{value["median"]:8.1f} {unit} median {value["p90"]:8.1f} {unit} p90')
+            f'{value["median"]:8.1f} ms median {value["p90"]:8.1f} ms p90')
 
     def share(value):
         return 'not measured' if value is None else f'{100 * value:.1f} %'
 
     windows = summary['windows']
-    rows = [('recording', f'{summary["bag"]} ({summary["bag_mb"]} MB, '
-             f'{summary["duration_s"]} s)')]
-    if summary['source']:
-        rows.append(('source', summary['source']))
-    rows += [
-        ('model', 'none: no plan was recorded' if summary['model'] is None else
-         summary['model'] + ('' if summary['trained'] else ' (UNTRAINED: plans mean nothing)')),
+    rows = [
+        ('model', summary['model']
+         + ('' if summary['trained'] else ' (UNTRAINED: plans mean nothing)')),
         ('plans', f'{summary["plans"]}, {summary["plans_finite"]} of them finite'
          + (f', {summary["plans_per_s"]} per second' if summary['plans_per_s'] else '')),
         ('10 Hz windows', f'{windows["planned"]} of {windows["seen"]} with a plan '
@@ -187,13 +199,7 @@ def table(summary: dict) -> str:
         rows.append(('prefill because', _counts(summary['prefill_reasons'])))
     rows.append(('drafted accepted', share(summary['accepted_share'])
                  if summary['accepted_share'] is not None else 'nothing was drafted'))
-    rows += [('camera', f'{name}: {c["images"]} images'
-              + (f', {c["rate_hz"]} Hz' if c['rate_hz'] else ''))
-             for name, c in summary['cameras'].items()]
-    rows += [('warning', f'{w["level"]} {w["name"]}: {w["message"]} ({w["times"]}x)')
-             for w in summary['warnings'][:8]] or [('warnings', 'none')]
-    width = max(len(name) for name, _ in rows)
-    return '\n'.join(f'{name:<{width}}  {value}' for name, value in rows)
+    return rows
 
 
 def _counts(counts: dict) -> str:
