@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from .plans import STAGES, RecordedPlan
 from .recording import CameraTrack, Recording
 
 JITTER_NS = 25_000_000
-IDLE_NS = 20_000_000
-"""A worker that was free for less than this while a window was the newest had no chance."""
+IDLE_NS = GRID_NS // 2
+"""An engine that was free for less than this while a window was the newest had no chance."""
 LIVE_NS = 200_000_000
 """Images that are heard later than this after their stamp are replayed."""
 END_NS = 2_000_000_000
@@ -50,7 +51,7 @@ def summarise(recording: Recording) -> dict:
             'total': _spread([p.total_ms for p in plans])},
         'camera_to_plan_ms': _spread(_camera_to_plan_ms(recording, plans)),
         'window_modes': dict(Counter(p.mode for p in plans)),
-        'prefill_reasons': dict(Counter(p.reason for p in plans if p.reason)),
+        'prefill_reasons': dict(Counter(_kind(p.reason) for p in plans if p.reason)),
         'tokens': _spread([p.tokens for p in plans]),
         'accepted_share': _share(sum(p.accepted for p in plans), sum(p.drafted for p in plans)),
         'cameras': {c.name: {'images': len(c.stamps_ns), 'rate_hz': _rate_hz(c)}
@@ -119,6 +120,11 @@ def _idle_ns(busy, begin, end) -> int:
         idle += max(0, start - at)
         at = max(at, stop)
     return idle + max(0, end - at)
+
+
+def _kind(reason: str) -> str:
+    """The reason without its numbers, so that like ones count together."""
+    return re.sub(r'\d+(\.\d+)?', 'N', reason)
 
 
 def _spread(values) -> dict | None:
