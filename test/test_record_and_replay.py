@@ -1,7 +1,6 @@
 """Recorder and replay as processes on real DDS."""
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -123,15 +122,17 @@ class PlanMaker:
     """Publishes an empty plan for every front image; remembers what it saw, in order."""
 
     def __init__(self, env, *, skip=()):
-        os.environ.update({k: env[k] for k in ('ROS_DOMAIN_ID', 'ROS_AUTOMATIC_DISCOVERY_RANGE')})
         import rclpy
         from nav_msgs.msg import Odometry
         from sensor_msgs.msg import CompressedImage
 
         from flashdrive_ros.msg import DrivePlan
-        self._rclpy, self._plan_type, self._skip = rclpy, DrivePlan, skip
-        rclpy.init()
-        self._node = rclpy.create_node('drive')
+        self._plan_type, self._skip = DrivePlan, skip
+        self._context = rclpy.Context()
+        rclpy.init(context=self._context, domain_id=int(env['ROS_DOMAIN_ID']))
+        self._node = rclpy.create_node('drive', context=self._context)
+        self._executor = rclpy.executors.SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self._node)
         self._plans = self._node.create_publisher(DrivePlan, '~/plan', 1)
         best_effort = rclpy.qos.qos_profile_sensor_data
         self._node.create_subscription(CompressedImage,
@@ -161,11 +162,11 @@ class PlanMaker:
 
     def spin_while(self, process):
         while process.poll() is None:
-            self._rclpy.spin_once(self._node, timeout_sec=0.1)
+            self._executor.spin_once(timeout_sec=0.1)
 
     def close(self):
         self._node.destroy_node()
-        self._rclpy.shutdown()
+        self._context.try_shutdown()
 
 
 def lock_step(env, source, *, skip=(), **parameters):

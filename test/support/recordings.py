@@ -208,8 +208,10 @@ def write_recording(path, *, ticks=30, cameras=CAMERAS, plans=True, every=1, odo
 
 
 def own_domain() -> dict[str, str]:
-    """Environment of a ROS graph that nobody else is in."""
-    return {**os.environ, 'ROS_DOMAIN_ID': str(random.randint(1, 100)),
+    """Environment of a ROS graph that nobody else is in, not even this process."""
+    ours = int(os.environ.get('ROS_DOMAIN_ID') or 0)
+    domain = random.choice([d for d in range(1, 101) if d != ours])
+    return {**os.environ, 'ROS_DOMAIN_ID': str(domain),
             'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
 
 
