@@ -117,9 +117,10 @@ class PlanMaker:
     def __init__(self, env, *, skip=()):
         os.environ.update({k: env[k] for k in ('ROS_DOMAIN_ID', 'ROS_AUTOMATIC_DISCOVERY_RANGE')})
         import rclpy
-        from flashdrive_ros.msg import DrivePlan
         from nav_msgs.msg import Odometry
         from sensor_msgs.msg import CompressedImage
+
+        from flashdrive_ros.msg import DrivePlan
         self._rclpy, self._plan_type, self._skip = rclpy, DrivePlan, skip
         rclpy.init()
         self._node = rclpy.create_node('drive')

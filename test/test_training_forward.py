@@ -2,6 +2,7 @@
 import numpy as np
 import pytest
 import torch
+from support.tiny_model import random_images, tiny_model
 
 from flashdrive_ros.core import images
 from flashdrive_ros.core.prompt import build_layout
@@ -15,7 +16,6 @@ from flashdrive_ros.training.forward import (
     slid,
     velocity,
 )
-from support.tiny_model import random_images, tiny_model
 
 CAMERAS = (1, 6)
 FRAMES = 4

@@ -12,10 +12,10 @@ from flashdrive_ros.nodes.inputs import StepInput
 from flashdrive_ros.nodes.worker import EngineWorker
 
 
-def step_input(t0_ns, restart=''):
+def step_input(t0_ns):
     frames = FrameSet(t0_ns, {1: CameraFrame(np.zeros((2, 2, 3), np.uint8), t0_ns)})
     ego = EgoHistory(t0_ns, np.zeros((16, 3)), np.tile(np.eye(3), (16, 1, 1)))
-    return StepInput(frames, ego, '', (), 0.0, restart)
+    return StepInput(frames, ego, '', (), 0.0)
 
 
 class Bench:
@@ -137,12 +137,6 @@ def test_a_failed_delivery_does_not_reset_the_engine(bench):
     bench.worker._deliver = lambda plan, given: 1 / 0
     bench.step(step_input(100))
     assert bench.problems == [('output', 'division by zero')] and bench.engine.resets == []
-
-
-def test_a_jump_resets_the_engine_before_the_step(bench):
-    bench.start()
-    bench.step(step_input(100, restart='time went back'))
-    assert bench.engine.resets == ['time went back'] and bench.plans == [100]
 
 
 def test_a_failed_load_raises_where_it_was_asked_for(bench):

@@ -23,11 +23,9 @@ from diagnostic_msgs.msg import DiagnosticArray
 from nav_msgs.msg import Odometry
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup, ReentrantCallbackGroup
 from rclpy.clock import Clock, ClockType
-from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.executors import ExternalShutdownException, MultiThreadedExecutor
 from rclpy.lifecycle import LifecycleNodeMixin, LifecycleState, TransitionCallbackReturn
 from rclpy.node import Node
-from rclpy.qos import qos_policy_name_from_kind
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
@@ -42,6 +40,7 @@ from .health import DriveHealth
 from .inputs import StepInput, StepInputs
 from .outputs import PlanOutputs
 from .parameters import NodeParameters
+from .subscriptions import Subscriptions, guarded
 from .worker import EngineWorker
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
@@ -64,7 +63,7 @@ class DriveNode(LifecycleNodeMixin, Node):
         self._active = False
         self._inputs: StepInputs | None = None
         self._outputs: PlanOutputs | None = None
-        self._open_subscriptions: list = []
+        self._listening: Subscriptions | None = None
         self.health = DriveHealth(self.get_fully_qualified_name().lstrip('/'))
         self.parameters = NodeParameters(
             self, (*drive_parameters.NODE, *drive_parameters.ENGINE),
@@ -77,11 +76,12 @@ class DriveNode(LifecycleNodeMixin, Node):
             DiagnosticArray, '/diagnostics', qos.DIAGNOSTICS)
         # simulated time may stand still; diagnostics must not
         steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(1.0, self._guarded(self._publish_diagnostics), self._data, steady)
+        self.create_timer(1.0, guarded(self._publish_diagnostics, self._report), self._data,
+                          steady)
         self.create_service(Trigger, '~/reset', self._on_reset, callback_group=services)
         self.create_service(AskQuestion, '~/ask', self._on_ask, callback_group=services)
         self._autostart_timer = self.create_timer(
-            0.0, self._guarded(self._autostart), lifecycle, steady)
+            0.0, guarded(self._autostart, self._report), lifecycle, steady)
 
     # ---- lifecycle
 
@@ -136,29 +136,17 @@ class DriveNode(LifecycleNodeMixin, Node):
             lambda camera, cdr: transport.read(names[camera], cdr),
             window=engine.frames_per_camera)
         self._outputs = PlanOutputs(self, p['base_frame'])
+        self._listening = Subscriptions(self, self._data, self._report, self._deaf)
+        subscribe = self._listening.add
         camera_qos = qos.camera(p['camera_reliability'], p['camera_depth'])
         for camera, topic in topics.items():
             # raw: only frames that are chosen are ever read
-            self._subscribe(transport.message_type, topic,
-                            functools.partial(self._on_image, inputs, camera), camera_qos,
-                            raw=True)
-        self._subscribe(Odometry, 'odometry', functools.partial(self._on_odometry, inputs),
-                        qos.ODOMETRY)
-        self._subscribe(String, 'nav_text', lambda m: inputs.set_nav_text(m.data), qos.TEXT)
-        self._subscribe(String, 'route_text', lambda m: inputs.set_route_text(m.data),
-                        qos.LATCHED)
-
-    def _subscribe(self, kind, topic, handler, profile, raw=False):
-        name = self.resolve_topic_name(topic)
-
-        def incompatible(event):
-            policy = qos_policy_name_from_kind(event.last_policy_kind)
-            self.health.incompatible_qos(name, policy)
-            self.get_logger().error(f'{name}: a publisher offers incompatible QoS ({policy})')
-        self._open_subscriptions.append(self.create_subscription(
-            kind, topic, self._guarded(handler), profile, callback_group=self._data, raw=raw,
-            event_callbacks=SubscriptionEventCallbacks(
-                incompatible_qos=self._guarded(incompatible))))
+            subscribe(transport.message_type, topic,
+                      functools.partial(self._on_image, inputs, camera), camera_qos, raw=True)
+        subscribe(Odometry, 'odometry', functools.partial(self._on_odometry, inputs),
+                  qos.ODOMETRY)
+        subscribe(String, 'nav_text', lambda m: inputs.set_nav_text(m.data), qos.TEXT)
+        subscribe(String, 'route_text', lambda m: inputs.set_route_text(m.data), qos.LATCHED)
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start planning."""
@@ -184,29 +172,17 @@ class DriveNode(LifecycleNodeMixin, Node):
     on_shutdown = on_error = on_cleanup
 
     def _close_topics(self):
-        for subscription in self._open_subscriptions:
-            self.destroy_subscription(subscription)
-        if self._outputs is not None:
-            self._outputs.destroy()
-        self._open_subscriptions, self._inputs, self._outputs = [], None, None
+        for topics in (self._listening, self._outputs):
+            if topics is not None:
+                topics.destroy()
+        self._listening = self._inputs = self._outputs = None
 
     # ---- callbacks
-
-    def _guarded(self, callback):
-        """Wrap a callback: an exception is reported and never ends `spin`."""
-        @functools.wraps(callback)
-        def guarded(*args):
-            try:
-                return callback(*args)
-            except Exception as error:
-                self._report('callback', error)
-        return guarded
 
     def _on_image(self, inputs: StepInputs, camera: int, cdr: bytes):
         jumped = inputs.add_camera(camera, header_stamp_ns(cdr), cdr)
         if jumped:
             self.get_logger().warning(jumped)
-            self._worker.tell(lambda _: self._clear_markers())
         self._worker.wake()
 
     def _on_odometry(self, inputs: StepInputs, message: Odometry):
@@ -242,6 +218,10 @@ class DriveNode(LifecycleNodeMixin, Node):
             self._worker.ask(lambda engine: engine.configure(**engine_changes), timeout_s=5.0)
         self.health.timeout_s = changes.get('timeout_s', self.health.timeout_s)
 
+    def _deaf(self, topic: str, policy: str):
+        self.health.incompatible_qos(topic, policy)
+        self.get_logger().error(f'{topic}: a publisher offers incompatible QoS ({policy})')
+
     def _publish_diagnostics(self):
         array = DiagnosticArray(status=self.health.statuses(self._active, self._inputs))
         array.header.stamp = self.get_clock().now().to_msg()
@@ -251,7 +231,18 @@ class DriveNode(LifecycleNodeMixin, Node):
 
     def _fetch(self) -> StepInput | None:
         inputs = self._inputs
-        return None if inputs is None else inputs.take()
+        if inputs is None:
+            return None
+        self._restart(inputs.pop_restart())
+        step_input = inputs.take()
+        if step_input is not None:  # time may have jumped just now
+            self._restart(step_input.restart)
+        return step_input
+
+    def _restart(self, reason: str):
+        if reason:
+            self._worker.engine.reset(reason)
+            self._clear_markers()
 
     def _deliver(self, plan: DrivePlan, step_input: StepInput):
         """Publish a plan, unless it is invalid or nobody wants it any more."""

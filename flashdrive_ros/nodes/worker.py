@@ -119,8 +119,6 @@ class EngineWorker:
             step_input = self._fetch()
             if step_input is None:
                 return
-            if step_input.restart:
-                self.engine.reset(step_input.restart)
             plan = self.engine.step(step_input.frames, step_input.ego, step_input.nav_text,
                                     history=step_input.history)
         except InputError as error:

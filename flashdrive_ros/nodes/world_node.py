@@ -116,7 +116,7 @@ class WorldNode(Node):
         self._boxes = make(msg.VisualPrimitiveArray, 'world/boxes', qos.PLAN)
         self._cause = make(String, 'world/cause', qos.LATCHED)
         self._control = make(String, 'world/control', qos.LATCHED)
-        self._clock = make(Clock, '/clock', 10) if p['publish_clock'] else None
+        self._clock_output = make(Clock, '/clock', 10) if p['publish_clock'] else None
         self._route_text = make(String, 'route_text', qos.LATCHED)
         self._route_text.publish(String(data=p['route_text']))
         if TFMessage is None:
@@ -166,7 +166,7 @@ class WorldNode(Node):
     def _keep_up(self, due: float) -> float:
         """After a long delay go on from now, so that stamps stay near the wall clock."""
         behind = time.monotonic() - due
-        if behind < BEHIND_S or self._clock is not None:
+        if behind < BEHIND_S or self._clock_output is not None:
             return due
         skipped = math.ceil(behind * self.parameters['rate'] * NANOSECONDS / GRID_NS) * GRID_NS
         self.get_logger().warning(
@@ -181,8 +181,8 @@ class WorldNode(Node):
     def _publish_tick(self):
         """Publish the car's pose; on the 100 ms grid also images and what belongs to them."""
         now = stamp(self._now_ns)
-        if self._clock is not None:
-            self._clock.publish(Clock(clock=now))
+        if self._clock_output is not None:
+            self._clock_output.publish(Clock(clock=now))
         state = self.world.state
         pose = self._in_odom(state.pose)
         self._odometry.publish(convert.odometry(

@@ -122,11 +122,12 @@ def run(options: DriveOptions, say=print) -> int:
     for child in drive.children:
         if child.forced:
             say(f'{child.name} had to be ended by {child.forced}')
-    if failure:
+    code = 1 if failure else 0
+    if options.record and folder.bag.is_dir():
+        code = max(code, results(folder, pictures=options.pictures and not failure, say=say))
+    if failure:   # last, where it is seen
         say(f'flashdrive drive: {failure}')
-    if not options.record:
-        return 1 if failure else 0
-    return max(1 if failure else 0, results(folder, pictures=options.pictures, say=say))
+    return code
 
 
 def _watch(drive: Drive) -> str:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..core.ego import HISTORY_POSES
+from ..world.cameras import default_rig
 from ..world.navigation import navigation_text
 from ..world.reason import action_of
-from ..world.renderer import Thing
 from ..world.stage import things_of
 from ..world.vehicle import from_map
 from ..world.world import SUBSTEP_S, World
@@ -24,6 +24,8 @@ TICK_S = 0.1
 FUTURE = 64
 HELD_OUT = 100_000
 """World seeds below this are never trained on."""
+VALIDATION = 50_000
+"""World seeds from here to `HELD_OUT` are for validation during training."""
 AFTERMATH = 10
 """Ticks after the last waypoint in which nothing may have gone wrong either."""
 
@@ -31,12 +33,14 @@ AFTERMATH = 10
 @dataclass(frozen=True)
 class EpisodeConfig:
     """
-    How episodes are driven.
+    How episodes are driven, and the size of the images.
 
     `push_every_s` is the mean time between two pushes (0: none); they last about
     `push_s`.  `event` insists on one kind of scenario.
     """
 
+    width: int = 320
+    height: int = 180
     seconds: float = 45.0
     route_length: float = 1000.0
     push_every_s: float = 9.0
@@ -53,7 +57,7 @@ class Moment:
 
     pose: tuple[float, float, float]
     speed: float
-    things: tuple[Thing, ...]
+    things: tuple
     cause: str
     kind: tuple[str, int]
     text: str
@@ -106,7 +110,8 @@ def training_seed(seed: int, index: int, attempt: int) -> int:
 def drive(world_seed: int, config: EpisodeConfig) -> Episode:
     """Let the expert drive one episode; the same seed and configuration give the same one."""
     rng = np.random.default_rng([world_seed, 1])
-    world = World(world_seed, config.event, route_length=config.route_length,
+    world = World(world_seed, config.event, rig=default_rig(config.width, config.height),
+                  route_length=config.route_length,
                   jitter_cameras=bool(rng.random() < config.jitter_cameras))
     pushes = Pushes(config, rng)
     moments = [_moment(world, False, False)]

@@ -108,7 +108,7 @@ def ask_light(facts: Facts) -> Asked:
 
 
 def resample(path: np.ndarray, points: int) -> np.ndarray:
-    """`points` rows of `path` [64, 2], whose rows are 0.1 s apart, at equal times; t0 is left out."""
+    """`points` rows at equal times, t0 left out, of `path` [64, 2] with rows 0.1 s apart."""
     times = np.arange(1, points + 1) * (PATHS[points] / points)
     known = np.arange(len(path) + 1) * 0.1
     whole = np.concatenate((np.zeros((1, 2)), path[:, :2]))

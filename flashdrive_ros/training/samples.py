@@ -24,7 +24,15 @@ from ..core.trajectory_tokens import history_token_ids
 from ..world.boxes import boxes_2d
 from ..world.reason import CAUSES
 from . import questions
-from .episodes import FUTURE, Episode, EpisodeConfig, choose, drive, training_seed
+from .episodes import (
+    FUTURE,
+    VALIDATION,
+    Episode,
+    EpisodeConfig,
+    choose,
+    drive,
+    training_seed,
+)
 
 JPEG_SHARE = 0.5
 JPEG_QUALITY = (60, 95)
@@ -43,8 +51,6 @@ class ClipConfig:
     seed: int = 0
     frames: int = 10
     clips_per_episode: int = 12
-    width: int = 320
-    height: int = 180
     prompt_tokens: int = 112
     reason_tokens: int = 32
     question_tokens: int = 88
@@ -70,8 +76,9 @@ class Field:
 def clip_fields(clip: ClipConfig, model: ModelConfig, cameras: int) -> dict[str, Field]:
     """Return the arrays of a clip: raw images, and per window tokens, controls and truth."""
     windows = clip.frames - model.prompt.frames_per_camera + 1
+    height, width = clip.episode.height, clip.episode.width
     return {
-        'images': Field((clip.frames, cameras, clip.height, clip.width, 3), 'uint8'),
+        'images': Field((clip.frames, cameras, height, width, 3), 'uint8'),
         'prompt_ids': Field((windows, clip.prompt_tokens), 'int32'),
         'prompt_length': Field((windows,), 'int32'),
         'reason_ids': Field((windows, clip.reason_tokens), 'int32'),
@@ -109,7 +116,7 @@ class ClipMaker:
         """
         config = self.config
         for attempt in range(100):
-            seed = (index * 100 + attempt if config.validation
+            seed = (VALIDATION + index * 100 + attempt if config.validation
                     else training_seed(config.seed, index, attempt))
             rng = np.random.default_rng([config.seed, index, attempt, 7])
             episode = drive(seed, config.episode)
@@ -164,8 +171,9 @@ class ClipMaker:
     def _ask(self, arrays, w: int, episode: Episode, tick: int, ids, rng) -> None:
         """A question about a window, and its answer."""
         things = episode.moments[tick].things
-        facts = questions.Facts(_Boxes(ids, things), (self.config.width, self.config.height),
-                                episode.future(tick)[:, :2], episode.world.rig)
+        size = self.config.episode.width, self.config.episode.height
+        facts = questions.Facts(_Boxes(ids, things), size, episode.future(tick)[:, :2],
+                                episode.world.rig)
         asked = questions.draw(facts, rng)
         _fill(arrays, 'question', w, self.tail_of('', asked.question)[0])
         _fill(arrays, 'answer', w, self.tokenizer.encode(asked.answer + '<|answer_end|>'))

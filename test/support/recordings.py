@@ -154,7 +154,7 @@ FOCAL = {name: 160 / math.tan(math.radians(15 if '30' in name else 60)) for name
 
 def write_recording(path, *, ticks=30, cameras=CAMERAS, plans=True, every=1, odometry=True,
                     trained=True, storage='mcap', first_plan=0, offset_m=0.0, text='keep the lane',
-                    size=(320, 180), latency_ns=50_000_000):
+                    size=(320, 180), latency_ns=50_000_000, total_ms=40.0):
     """A bag as `flashdrive drive` records it: `ticks` windows of 100 ms, 10 m/s ahead."""
     messages = Messages()
     bag = BagWriter(path, storage=storage)
@@ -195,7 +195,7 @@ def write_recording(path, *, ticks=30, cameras=CAMERAS, plans=True, every=1, odo
             put(images[camera], stamp + 2_000_000 + number * 100_000,
                 messages.image(stamp, camera, pixels))
         if plans and tick >= first_plan and (tick - first_plan) % every == 0:
-            plan = messages.plan(stamp, tick + 1, trained=trained, text=text,
+            plan = messages.plan(stamp, tick + 1, trained=trained, text=text, total_ms=total_ms,
                                  mode='prefill' if tick == first_plan else 'streaming',
                                  reason='first window' if tick == first_plan else '')
             for trajectory in plan.trajectories:

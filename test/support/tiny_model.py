@@ -12,8 +12,8 @@ from flashdrive_ros.core.tokenizer import Tokenizer
 def tiny_model(seed=0, hidden=32, layers=3):
     """Return model and tokenizer: two images a frame set, 64 x 96 pixels each."""
     config, tokenizer_file = checkpoint.read_config(checkpoint.find('small'))
-    sizes = dict(num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
-                 head_dim=16, rope_theta=1e4, mrope_section=(4, 2, 2))
+    sizes = {'num_hidden_layers': layers, 'num_attention_heads': 4, 'num_key_value_heads': 2,
+             'head_dim': 16, 'rope_theta': 1e4, 'mrope_section': (4, 2, 2)}
     config = replace(
         config, trained=False, random_weights_seed=seed,
         vision=VisionConfig(depth=2, hidden_size=16, num_heads=2, intermediate_size=32,

@@ -1,0 +1,52 @@
+"""
+Train a model in the embedded world: data, losses, streaming fine-tuning.
+
+    flashdrive train run --minutes 30 --workers 8 --out out/train
+    flashdrive train run --resume --minutes 60 --workers 8 --out out/train
+    flashdrive train run --stage streaming-expert --model out/train/checkpoint …
+    torchrun --nproc-per-node 4 -m flashdrive_ros.training run --minutes 30 --workers 8
+    flashdrive train measure --workers 8
+    flashdrive train evaluate --model out/train/checkpoint
+    flashdrive train curves --out out/train
+"""
+from __future__ import annotations
+
+import argparse
+
+from ..errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the tasks and their options."""
+    from ..training import settings
+    tasks = parser.add_subparsers(dest='task', metavar='<task>', required=True)
+    run_ = tasks.add_parser('run', help='train')
+    settings.add_arguments(run_)
+    measure = tasks.add_parser('measure', help='how fast clips are made, and how big they are')
+    measure.add_argument('--workers', type=int, default=2, help='processes')
+    measure.add_argument('--seconds', type=float, default=20.0, help='how long to measure')
+    measure.add_argument('--clip-frames', type=int, default=10, help='frames of a clip')
+    measure.add_argument('--model', default='small', help='checkpoint with the vocabulary')
+    evaluate = tasks.add_parser('evaluate', help='held-out windows: plans and causes, full and '
+                                                 'streaming')
+    evaluate.add_argument('--model', default='small', help='checkpoint to evaluate')
+    evaluate.add_argument('--clips', type=int, default=64, help='held-out clips')
+    evaluate.add_argument('--workers', type=int, default=2, help='processes that draw them')
+    evaluate.add_argument('--device', default='auto', help='device to evaluate on')
+    evaluate.add_argument('--json', default='', help='file for the figures')
+    drawn = tasks.add_parser('curves', help='learning curves of a run as a picture')
+    drawn.add_argument('--out', default='out/train', help='folder of the run')
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do the task."""
+    import logging
+
+    from ..core.config import CheckpointError
+    from ..training import tasks
+    logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', datefmt='%H:%M:%S')
+    try:
+        getattr(tasks, args.task)(args)
+    except (CheckpointError, ValueError) as error:
+        raise UserError(str(error)) from error
+    return 0

@@ -1,0 +1,138 @@
+"""Everything that can be set about a training run, with its defaults and what it means."""
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the command line shall not wait for torch
+    from .losses import LossConfig
+    from .samples import ClipConfig
+
+STAGES = ('full', 'streaming-expert', 'streaming-vlm')
+
+
+def _setting(default, text: str):
+    return dataclasses.field(default=default, metadata={'help': text})
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """One run; `steps` or `minutes` ends it, whichever comes first (0: not limited by it)."""
+
+    stage: str = _setting('full', f'what is trained: {", ".join(STAGES)}')
+    model: str = _setting('small', 'checkpoint to begin from: a name or a directory; without '
+                                   'weights it begins from random ones')
+    out: str = _setting('out/train', 'folder for checkpoint, state, log and curves')
+    steps: int = _setting(0, 'number of steps; 0: no limit')
+    minutes: float = _setting(0.0, 'time for training, waiting for the first clips left out; '
+                                   '0: no limit')
+    batch: int = _setting(256, 'windows per step and process')
+    learning_rate: float = _setting(1e-3, 'highest learning rate')
+    warmup_steps: int = _setting(200, 'steps in which the learning rate rises')
+    decay_share: float = _setting(0.4, 'last share of the run in which it falls linearly')
+    final_rate: float = _setting(0.03, 'share of the learning rate that is left at the end')
+    weight_decay: float = _setting(0.05, 'AdamW, on matrices only')
+    clip_norm: float = _setting(1.0, 'largest norm of the gradient')
+    ema: float = _setting(0.998, 'weight of the past in the averaged weights that are saved')
+    draws: int = _setting(4, 'noises per window in flow matching')
+    reason_weight: float = _setting(0.5, 'weight of the reasoning text')
+    answer_weight: float = _setting(0.5, 'weight of the answers to questions')
+    wrong_reason_share: float = _setting(0.15, 'windows whose expert is told a wrong reason')
+    workers: int = _setting(0, 'processes that draw clips; 0: draw in this process')
+    ray_workers: int = _setting(0, 'the same as tasks on a Ray cluster instead')
+    clip_frames: int = _setting(10, 'frames of a clip; streaming stages need 19')
+    clips_per_episode: int = _setting(12, 'clips drawn of one episode')
+    episode_seconds: float = _setting(45.0, 'length of an episode')
+    store_gib: float = _setting(2.0, 'memory for clips on the training device')
+    first_clips: int = _setting(64, 'clips that must be there before the first step')
+    clips_per_step: float = _setting(0.0, 'take exactly so many clips per step (repeatable); '
+                                          '0: take what is there')
+    rollout: str = _setting('4,16', 'fewest and most windows of a streaming rollout')
+    precision: str = _setting('auto', 'float32, bfloat16, or auto (bfloat16 on CUDA)')
+    compile: bool = _setting(False, 'torch.compile the vision tower and the decoders')
+    device: str = _setting('auto', 'device to train on')
+    seed: int = _setting(0, 'seed of weights, clips and noise')
+    validation_clips: int = _setting(128, 'held-out clips; 0: no validation')
+    validation_workers: int = _setting(2, 'processes that draw them; 0: draw in this process')
+    validate_every: float = _setting(90.0, 'seconds between validations (there is one at the end)')
+    validate_steps: int = _setting(0, 'steps between validations instead')
+    save_every: float = _setting(180.0, 'seconds between saves of checkpoint and state')
+    log_every: int = _setting(20, 'steps between log lines')
+    keep_state: bool = _setting(True, 'save the whole state for --resume (16 bytes a parameter)')
+    shard_mib: float = _setting(15.0, 'largest file of the checkpoint, MiB')
+    resume: bool = _setting(False, 'go on from the state in the output folder')
+
+    def __post_init__(self):
+        """Refuse what does not fit together, naming the setting."""
+        checks = {
+            'stage': self.stage in STAGES,
+            'steps': self.steps > 0 or self.minutes > 0,
+            'batch': self.batch > 0,
+            'precision': self.precision in ('auto', 'float32', 'bfloat16'),
+            'rollout': 1 <= self.rollout_range[0] <= self.rollout_range[1],
+            'clip_frames': self.clip_frames >= 1,
+        }
+        for name, holds in checks.items():
+            if not holds:
+                raise ValueError(f'{name} = {getattr(self, name)!r} does not fit (neither steps '
+                                 'nor minutes limit the run)' if name == 'steps' else
+                                 f'{name} = {getattr(self, name)!r} does not fit')
+
+    @property
+    def rollout_range(self) -> tuple[int, int]:
+        """Fewest and most windows of a rollout."""
+        low, _, high = self.rollout.partition(',')
+        return int(low), int(high or low)
+
+    @property
+    def streaming(self) -> bool:
+        """Whether windows are learned on top of a rollout."""
+        return self.stage != 'full'
+
+    @property
+    def losses(self) -> LossConfig:
+        """Loss settings of the stage: as in the paper only flow matching trains the expert."""
+        from .losses import LossConfig
+        if self.stage == 'full':
+            return LossConfig(draws=self.draws, reason_weight=self.reason_weight,
+                              answer_weight=self.answer_weight,
+                              wrong_reason_share=self.wrong_reason_share)
+        reason = self.reason_weight if self.stage == 'streaming-vlm' else 0.0
+        return LossConfig(draws=self.draws, flow_time='uniform', reason_weight=reason,
+                          answer_weight=0.0, wrong_reason_share=self.wrong_reason_share)
+
+    def clips(self, rank: int = 0) -> ClipConfig:
+        """Clips to train on."""
+        from .samples import ClipConfig
+        base = ClipConfig(seed=self.seed * 1000 + rank, frames=self.clip_frames,
+                          clips_per_episode=self.clips_per_episode)
+        return dataclasses.replace(base, episode=dataclasses.replace(
+            base.episode, seconds=self.episode_seconds))
+
+    def validation(self) -> ClipConfig:
+        """Held-out clips: nominal cameras, no pushes, the navigation always speaks."""
+        base = self.clips()
+        return dataclasses.replace(
+            base, seed=0, validation=True, silent_share=0.0, clips_per_episode=4,
+            frames=max(base.frames, 19 if self.clip_frames >= 10 else base.frames),
+            episode=dataclasses.replace(base.episode, push_every_s=0.0, jitter_cameras=0.0))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add an option for every setting."""
+    for field in dataclasses.fields(TrainSettings):
+        name = '--' + field.name.replace('_', '-')
+        text = f"{field.metadata['help']} (default: {field.default})".replace('%', '%%')
+        if isinstance(field.default, bool):
+            parser.add_argument(name, action=argparse.BooleanOptionalAction,
+                                default=field.default, help=text)
+        else:
+            parser.add_argument(name, type=type(field.default), default=field.default, help=text)
+
+
+def from_arguments(arguments: argparse.Namespace) -> TrainSettings:
+    """Settings from parsed options."""
+    return TrainSettings(**{field.name: getattr(arguments, field.name)
+                            for field in dataclasses.fields(TrainSettings)})

@@ -1,0 +1,83 @@
+"""The tasks of `flashdrive train`, each a function of its parsed options."""
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from ..core import checkpoint
+from ..core.config import CheckpointError
+from . import curves as pictures
+from .forward import Geometry
+from .producers import Producers
+from .producers import measure as measure_clips
+from .samples import ClipConfig, clip_fields
+from .settings import TrainSettings, from_arguments
+from .store import ClipStore
+from .trainer import CAMERAS, Trainer, make_maker
+from .validation import ValidationConfig, validate
+
+log = logging.getLogger(__name__)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Train."""
+    trainer = Trainer(from_arguments(args))
+    parameters = sum(p.numel() for p in trainer.model.parameters())
+    trained = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
+    log.info('%s: %.2f M parameters, %.2f M of them trained, on %s; room for %d clips of %d '
+             'frames', trainer.model.config.name, parameters / 1e6, trained / 1e6,
+             trainer.device, trainer.store.capacity, trainer.settings.clip_frames)
+    figures = trainer.run()
+    print(json.dumps(figures, indent=1))
+
+
+def measure(args: argparse.Namespace) -> None:
+    """Say how many clips a second the workers make."""
+    clips = ClipConfig(frames=args.clip_frames)
+    config, _ = checkpoint.read_config(checkpoint.find(args.model))
+    fields = clip_fields(clips, config, len(CAMERAS))
+    with Producers(partial(make_maker, args.model, clips), fields, args.workers,
+                   clips.clips_per_episode) as producers:
+        count, seconds = measure_clips(producers, args.seconds)
+    frames = count * args.clip_frames / seconds
+    print(f'{count / seconds:.2f} clips/s, {frames:.1f} four-camera frames/s with {args.workers} '
+          f'workers, {frames / args.workers:.1f} each; a clip is '
+          f'{producers.layout.nbytes / 2 ** 20:.1f} MiB raw, '
+          f'{ClipStore.clip_bytes(fields, config) / 2 ** 20:.1f} MiB on the device')
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    """Print the figures of held-out windows, computed whole and streamed."""
+    device, dtype = checkpoint.resolve_device(args.device, 'auto')
+    model, tokenizer = checkpoint.load(args.model, device, torch.float32)
+    clips = TrainSettings(steps=1).validation()
+    fields = clip_fields(clips, model.config, len(CAMERAS))
+    room = ClipStore(fields, model.config, args.clips, device)
+    with Producers(partial(make_maker, args.model, clips), fields, args.workers,
+                   clips.clips_per_episode, limit=args.clips) as producers:
+        while (clip := producers.take()) is not None:
+            room.add(clip)
+    geometry = Geometry(model, tokenizer, CAMERAS, room.size)
+    everything = torch.arange(room.filled, device=device)
+    *rolled, batch = [room.batch(everything, torch.full_like(everything, w))
+                      for w in range(room.windows)]
+    with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+        figures = {name: validate(model, geometry, tokenizer, batch, ValidationConfig(),
+                                  rolled=past)
+                   for name, past in (('full', ()), ('streaming', tuple(rolled)))}
+    print(json.dumps(figures, indent=1))
+    if args.json:
+        Path(args.json).write_text(json.dumps(figures, indent=1) + '\n', encoding='utf-8')
+
+
+def curves(args: argparse.Namespace) -> None:
+    """Draw the learning curves."""
+    folder = Path(args.out)
+    if not pictures.draw(folder / 'log.jsonl', folder / 'curves.png'):
+        raise CheckpointError(f"{folder / 'log.jsonl'}: no log, or no matplotlib to draw it with")
+    print(folder / 'curves.png')

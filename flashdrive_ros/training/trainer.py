@@ -1,0 +1,376 @@
+"""
+The training run: clips come in, steps go by, now and then it validates and saves.
+
+    settings -> model, clips, losses -> steps -> checkpoint directory, log, curves
+
+With `--clips-per-step` the run repeats exactly, also across `--resume`: every
+random number is drawn from (seed, step), and the store is filled again with the
+clips that were in it.
+"""
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from ..core import checkpoint
+from ..core.checkpoint import resolve_device
+from ..core.config import CheckpointError
+from ..core.tokenizer import Tokenizer
+from . import checkpoints, curves
+from .forward import Geometry
+from .initialise import fit_actions
+from .losses import DrivingLoss, widths_of
+from .parallel import Workgroup
+from .producers import InProcess, Producers, RayProducers
+from .samples import ClipConfig, ClipMaker, clip_fields
+from .settings import TrainSettings
+from .store import Batch, ClipStore
+from .validation import ValidationConfig, validate
+
+log = logging.getLogger(__name__)
+CAMERAS = (0, 1, 2, 6)
+CLIPS_AT_A_TIME = 16
+"""New clips taken at most between two steps."""
+EXPERT = ('expert.', 'action_in_proj.', 'action_out_proj.')
+TEXTS = ('prompt', 'reason', 'question', 'answer')
+
+
+class Trainer:
+    """One training run."""
+
+    def __init__(self, settings: TrainSettings):
+        self.settings, self.out = settings, Path(settings.out)
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.group = Workgroup(settings.device)
+        self.device = self.group.device or resolve_device(settings.device, 'float32')[0]
+        model, self.tokenizer, self.has_weights = checkpoints.load_model(
+            settings.model, self.device, settings.seed)
+        self.model = model
+        clips = settings.clips(self.group.rank)
+        self.fields = clip_fields(clips, model.config, len(CAMERAS))
+        self.store = self._store(self.fields, settings.store_gib)
+        if settings.streaming and self.store.windows < settings.rollout_range[1]:
+            raise ValueError(f'rollouts of {settings.rollout_range[1]} windows need --clip-frames '
+                             f'{settings.rollout_range[1] + self.store.frames - 1}')
+        self.geometry = Geometry(model, self.tokenizer, CAMERAS, self.store.size)
+        self._choose_parameters()
+        self.averaged = checkpoints.AveragedWeights(model, settings.ema)
+        self.module = self.group.wrap(DrivingLoss(model, self.geometry, settings.losses))
+        self.optimiser = self._optimiser()
+        self.step, self.taken, self.seconds, self.longest = 0, 0, 0.0, dict.fromkeys(TEXTS, 1)
+        self.autocast = partial(torch.autocast, self.device.type, torch.bfloat16,
+                                enabled=self._bfloat16(settings.precision))
+        if settings.resume:
+            self._restore()
+        if settings.compile:
+            self._compile()
+
+    def _store(self, fields, gib: float) -> ClipStore:
+        each = ClipStore.clip_bytes(fields, self.model.config)
+        capacity = max(int(gib * 2 ** 30 / each), 1)
+        return ClipStore(fields, self.model.config, capacity, self.device)
+
+    def _bfloat16(self, precision: str) -> bool:
+        return precision == 'bfloat16' or (precision == 'auto' and self.device.type == 'cuda')
+
+    def _choose_parameters(self) -> None:
+        stage = self.settings.stage
+        for name, parameter in self.model.named_parameters():
+            in_expert = name.startswith(EXPERT)
+            parameter.requires_grad_(stage == 'full' or in_expert == (stage == 'streaming-expert'))
+
+    def _optimiser(self) -> torch.optim.AdamW:
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        groups = [{'params': [p for p in trained if p.dim() > 1],
+                   'weight_decay': self.settings.weight_decay},
+                  {'params': [p for p in trained if p.dim() < 2], 'weight_decay': 0.0}]
+        return torch.optim.AdamW(groups, lr=self.settings.learning_rate, betas=(0.9, 0.95),
+                                 fused=self.device.type == 'cuda')
+
+    def _compile(self) -> None:
+        self.model.visual.encode = torch.compile(self.model.visual.encode, dynamic=False)
+        for decoder in (self.model.language_model, self.model.expert):
+            for layer in decoder.layers:
+                layer.mlp = torch.compile(layer.mlp, dynamic=False)
+
+    # -- the run ------------------------------------------------------------------------
+
+    def run(self, stop_at: int | None = None) -> dict:
+        """
+        Train until the end, or to step `stop_at` of the same run (to be resumed).
+
+        Returns the last validation's figures.
+        """
+        settings = self.settings
+        first = max(0, self.taken - self.store.capacity)
+        producers = self._producers(settings.clips(self.group.rank), settings.workers, first)
+        examiner = Examiner(self) if settings.validation_clips and self.group.is_main else None
+        try:
+            self._fill(producers, first)
+            if not self.has_weights and not settings.resume:
+                self._fit_actions()
+            self._loop(producers, examiner, stop_at)
+            figures = examiner.examine() if examiner else {}
+            self._save(figures)
+            return figures
+        finally:
+            producers.close()
+            if examiner:
+                examiner.close()
+
+    def _producers(self, clips: ClipConfig, workers: int, first: int = 0,
+                   limit: int | None = None):
+        maker = partial(make_maker, self.settings.model, clips)
+        each = clips.clips_per_episode
+        if self.settings.ray_workers:
+            return RayProducers(maker, self.settings.ray_workers, each, first, limit)
+        if workers:
+            fields = clip_fields(clips, self.model.config, len(CAMERAS))
+            return Producers(maker, fields, workers, each, first, limit)
+        return InProcess(maker, each, first, limit)
+
+    def _fill(self, producers, first: int) -> None:
+        """Put every clip where it was, or would be, in the ring."""
+        self.store.at = first % self.store.capacity
+        for _ in range(self.taken - first):
+            self._add(producers.take())
+        while self.store.filled < min(self.settings.first_clips, self.store.capacity):
+            self._add(producers.take())
+        self.taken = producers.taken
+
+    def _add(self, clip) -> None:
+        self.store.add(clip)
+        for name in TEXTS:
+            self.longest[name] = max(self.longest[name], int(clip[f'{name}_length'].max()))
+
+    def _fit_actions(self) -> None:
+        controls = self.store.arrays['controls'][:self.store.filled].flatten(0, 1)
+        action = fit_actions(controls, self.model.config.action)
+        checkpoints.set_action(self.model, action)
+        log.info('actions: acceleration %.3f +- %.3f m/s^2, curvature %.5f +- %.5f 1/m',
+                 action.accel_mean, action.accel_std, action.curvature_mean,
+                 action.curvature_std)
+
+    def _loop(self, producers, examiner, stop_at) -> None:
+        settings = self.settings
+        began = previous = time.monotonic()
+        meter = Meter(self)
+        examined = saved = began
+        while self.progress() < 1 and self.step != stop_at:
+            self._ingest(producers)
+            if examiner:
+                examiner.poll()
+            meter.add(self._train_step())
+            now = time.monotonic()
+            self.seconds += now - previous
+            previous = now
+            if self.step % settings.log_every == 0:
+                meter.write()
+            due = (self.step % settings.validate_steps == 0 if settings.validate_steps
+                   else now - examined > settings.validate_every)
+            if examiner and due and examiner.ready and self.progress() < 1:
+                meter.note(examiner.examine())
+                examined = previous = time.monotonic()
+            if now - saved > settings.save_every:
+                self._save({})
+                saved = previous = time.monotonic()
+
+    def progress(self) -> float:
+        """Share of the run that is done."""
+        settings = self.settings
+        by_steps = self.step / settings.steps if settings.steps else 0.0
+        by_time = self.seconds / (60 * settings.minutes) if settings.minutes else 0.0
+        return self.group.agree(max(by_steps, by_time))
+
+    def rate(self) -> float:
+        """Learning rate of the next step: up, flat, down."""
+        settings = self.settings
+        up = min(1.0, (self.step + 1) / max(settings.warmup_steps, 1))
+        left = (1 - self.progress()) / max(settings.decay_share, 1e-9)
+        return settings.learning_rate * up * max(min(1.0, left), settings.final_rate)
+
+    def _ingest(self, producers) -> None:
+        fixed = self.settings.clips_per_step
+        if fixed:
+            due = math.floor((self.step + 1) * fixed) - math.floor(self.step * fixed)
+            clips = (producers.take() for _ in range(due))
+        elif isinstance(producers, InProcess):
+            clips = iter(())  # nothing to wait for: the first clips are all there is
+        else:
+            clips = iter(partial(producers.take, False), None)
+        for _, clip in zip(range(CLIPS_AT_A_TIME), clips):
+            self._add(clip)
+        self.taken = producers.taken
+
+    def _train_step(self) -> dict[str, torch.Tensor]:
+        settings = self.settings
+        seed = hash((settings.seed, self.step, self.group.rank)) % 2 ** 62
+        drawn = torch.Generator().manual_seed(seed)
+        noise = torch.Generator(self.device).manual_seed(seed)
+        rate = self.rate()
+        for group in self.optimiser.param_groups:
+            group['lr'] = rate
+        batch, rolled = self._draw(drawn)
+        with self.autocast():
+            losses = self.module(batch, widths_of(self.longest), noise, rolled)
+        losses['loss'].backward()
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        losses['gradient'] = torch.nn.utils.clip_grad_norm_(trained, settings.clip_norm)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.averaged.update()
+        self.step += 1
+        return losses
+
+    def _draw(self, generator) -> tuple[Batch, list[Batch]]:
+        if not self.settings.streaming:
+            return self.store.sample(self.settings.batch, generator), []
+        low, high = self.settings.rollout_range
+        length = int(torch.randint(low, high + 1, (), generator=generator))
+        *rolled, batch = self.store.rollouts(self.settings.batch, length, generator)
+        return batch, rolled
+
+    # -- what it leaves behind ----------------------------------------------------------
+
+    def _save(self, figures: dict) -> None:
+        if not self.group.is_main:
+            return
+        settings = self.settings
+        training = {'stage': settings.stage, 'steps': self.step, 'seed': settings.seed,
+                    'windows': self.step * settings.batch * self.group.size,
+                    'clips': self.taken, 'minutes': round(self.seconds / 60, 2),
+                    'from': settings.model, 'validation': figures}
+        checkpoints.export(self.model, self.averaged.by_name(), settings.model,
+                           self.out / 'checkpoint', training, settings.shard_mib)
+        if settings.keep_state:
+            checkpoints.save_state(self.out / 'state.pt', {
+                'step': self.step, 'taken': self.taken, 'seconds': self.seconds,
+                'longest': self.longest, 'action': asdict(self.model.config.action),
+                'model': self.model.state_dict(), 'averaged': self.averaged.state(),
+                'optimiser': self.optimiser.state_dict()})
+        curves.draw(self.out / 'log.jsonl', self.out / 'curves.png')
+
+    def _restore(self) -> None:
+        state = checkpoints.load_state(self.out / 'state.pt', self.device)
+        self.step, self.taken, self.seconds = state['step'], state['taken'], state['seconds']
+        self.longest = state['longest']
+        action = type(self.model.config.action)(**state['action'])
+        checkpoints.set_action(self.model, action)
+        try:
+            self.model.load_state_dict(state['model'])
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"{self.out / 'state.pt'} is of another model: {error}") from None
+        self.averaged.restore(state['averaged'])
+        self.optimiser.load_state_dict(state['optimiser'])
+
+
+def make_maker(model: str, clips: ClipConfig) -> ClipMaker:
+    """Clip maker for the model's vocabulary; what a worker process begins with."""
+    config, tokenizer_file = checkpoint.read_config(checkpoint.find(model))
+    return ClipMaker(clips, config, Tokenizer.from_file(tokenizer_file, config), CAMERAS)
+
+
+class Examiner:
+    """Collects held-out clips while training goes on; examines the averaged weights on them."""
+
+    def __init__(self, trainer: Trainer):
+        settings = trainer.settings
+        self.trainer, clips = trainer, settings.validation()
+        fields = clip_fields(clips, trainer.model.config, len(CAMERAS))
+        each = ClipStore.clip_bytes(fields, trainer.model.config)
+        self.wanted = settings.validation_clips
+        self.store = trainer._store(fields, (self.wanted + 0.5) * each / 2 ** 30)
+        self.producers = trainer._producers(clips, settings.validation_workers,
+                                            limit=self.wanted)
+
+    @property
+    def ready(self) -> bool:
+        """Whether all clips are there."""
+        return self.store.filled == self.wanted
+
+    def poll(self) -> None:
+        """Take in a clip if there is one."""
+        if self.ready or isinstance(self.producers, InProcess):
+            return
+        clip = self.producers.take(wait=False)
+        if clip is not None:
+            self.store.add(clip)
+
+    def examine(self) -> dict[str, float]:
+        """Figures of the averaged weights; waits for clips that are still missing."""
+        while not self.ready:
+            self.store.add(self.producers.take())
+        trainer = self.trainer
+        streaming = trainer.settings.streaming
+        length = self.store.windows if streaming else 1
+        last = self.store.windows - 1
+        everything = torch.arange(self.store.filled, device=trainer.device)
+        *rolled, batch = [self.store.batch(everything, torch.full_like(everything, last - k))
+                          for k in reversed(range(length))]
+        trainer.averaged.swap()
+        began = time.monotonic()
+        try:
+            with trainer.autocast():
+                figures = validate(trainer.model, trainer.geometry, trainer.tokenizer, batch,
+                                   ValidationConfig(), rolled=tuple(rolled))
+        finally:
+            trainer.averaged.swap()
+        figures['validation_seconds'] = time.monotonic() - began
+        log.info('step %d  minADE1 %.2f m  minADE6 %.2f m  (constant velocity %.2f m)  cause '
+                 'right %.0f %%', trainer.step, figures['minADE1'], figures['minADE6'],
+                 figures['constant_velocity'], 100 * figures['cause_right'])
+        return figures
+
+    def close(self) -> None:
+        """End the workers."""
+        self.producers.close()
+
+
+class Meter:
+    """Means over the steps since the last line, written to the log."""
+
+    def __init__(self, trainer: Trainer):
+        self.trainer, self.path = trainer, trainer.out / 'log.jsonl'
+        self._begin()
+
+    def _begin(self) -> None:
+        self.sums: dict[str, torch.Tensor] = {}
+        self.count, self.began, self.clips = 0, time.monotonic(), self.trainer.taken
+
+    def add(self, losses: dict[str, torch.Tensor]) -> None:
+        """Take in the losses of a step, without waiting for the device."""
+        self.count += 1
+        for name, value in losses.items():
+            self.sums[name] = self.sums.get(name, 0) + value.detach().float()
+
+    def write(self) -> None:
+        """Write the means."""
+        trainer = self.trainer
+        means = {name: float(value) / self.count for name, value in self.sums.items()}
+        lasted = time.monotonic() - self.began
+        batch = trainer.settings.batch * trainer.group.size
+        line = {'step': trainer.step, 'minutes': trainer.seconds / 60, 'rate': trainer.rate(),
+                **means, 'windows_per_s': self.count * batch / lasted,
+                'clips_per_s': (trainer.taken - self.clips) / lasted, 'clips': trainer.taken}
+        self.note(line)
+        if trainer.group.is_main:
+            log.info('step %d  %.1f min  loss %.3f  action %.3f  reason %.3f (%.0f %%)  answer '
+                     '%.3f (%.0f %%)  %.0f windows/s  %.1f clips/s', trainer.step,
+                     line['minutes'], means['loss'], means['action'], means['reason'],
+                     100 * means['reason_right'], means['answer'], 100 * means['answer_right'],
+                     line['windows_per_s'], line['clips_per_s'])
+        self._begin()
+
+    def note(self, figures: dict) -> None:
+        """Append a line to the log file."""
+        if self.trainer.group.is_main:
+            with self.path.open('a', encoding='utf-8') as file:
+                file.write(json.dumps({'step': self.trainer.step, **figures}) + '\n')
