@@ -54,7 +54,8 @@ class Listener:
         self.plans = self.node.create_publisher(msg.DrivePlan, 'drive/plan', qos.PLAN)
         self.trajectories = self.node.create_publisher(
             msg.PlannedTrajectory, 'drive/trajectory', qos.PLAN)
-        defaults = {'wait_for_subscribers': 1, 'image_transport': 'raw'}
+        # with a clock of its own the world never skips time on a busy machine
+        defaults = {'wait_for_subscribers': 1, 'image_transport': 'raw', 'publish_clock': True}
         self.world = WorldNode(parameter_overrides=[
             Parameter(k, value=v) for k, v in {**defaults, **parameters}.items()])
         self.failure = None

@@ -40,7 +40,8 @@ class Renderer:
         self.sky = paint_sky(look, rng)
         self._backdrops = {i: Backdrop(camera, look) for i, camera in rig.items()}
         self._sensors = {i: Sensor(look, c.width, c.height, rng) for i, c in rig.items()}
-        self._static = StaticSoup(scenery, max(c.focal_px for c in rig.values()))
+        self._focal = max(camera.focal_px for camera in rig.values())
+        self._static = StaticSoup(scenery, self._focal)
         self._blob_shapes = ((1 + rng.uniform(-0.14, 0.1, (16, 9, 1))) * _ROUND).astype(np.float32)
 
     def render(self, pose, things: Sequence[Thing] = (), ids: bool = False):
@@ -51,7 +52,7 @@ class Renderer:
         """
         x, y, _ = pose
         textures = self.ground.window(*pose)
-        soup = Soup.join(self._static.near(x, y), soup_of(things, x, y, self.look))
+        soup = Soup.join(self._static.near(x, y), soup_of(things, x, y, self.look, self._focal))
         soup.into_base_link(pose)
         soup.add_haze(self.look)
         images, id_images = {}, {}
