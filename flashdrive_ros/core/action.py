@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 from .config import ActionConfig
 
+Velocity = Callable[[Tensor, Tensor], Tensor]
+"""(x [K, N, 2], t []) -> velocity [K, N, 2]."""
+
 
 def fourier_frequencies(config: ActionConfig, dtype: torch.dtype = torch.float32) -> Tensor:
     """
@@ -61,7 +64,7 @@ class ActionInput(nn.Module):
         return self.norm(self.encoder.trunk(features.to(self.norm.weight.dtype)))
 
 
-def integrate(velocity: Callable[[Tensor, Tensor], Tensor], noise: Tensor, steps: int,
+def integrate(velocity: Velocity, noise: Tensor, steps: int,
               trace: list | None = None, reuse: Collection[int] = ()) -> Tensor:
     """
     Euler steps of `velocity(x, t)` from `noise` [K, N, 2] at t = 0 to t = 1, in float32.

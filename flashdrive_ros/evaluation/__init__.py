@@ -1,0 +1,1 @@
+"""How good the engine is: parity with the released model, metrics, measurements."""
