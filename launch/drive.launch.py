@@ -54,20 +54,30 @@ def start(context):
     if value['params_file'] and not Path(value['params_file']).is_file():
         raise RuntimeError(f"params_file: there is no file {value['params_file']!r}")
 
-    def node(executable, name, **parameters):
-        """Return a node with its shipped parameters, the user's file, then arguments."""
-        files = [str(share / 'config' / f'{name}.yaml'), value['params_file']]
+    kind, path = parse_source(value['source'])
+
+    def node(executable, name, **arguments):
+        """Return a node: the shipped parameters, then the user's file, then arguments."""
+        shipped = [name, 'video'] if (name, kind) == ('drive', 'video') else [name]
+        files = [*(str(share / 'config' / f'{f}.yaml') for f in shipped), value['params_file']]
         if value['use_sim_time']:
-            parameters['use_sim_time'] = ParameterValue(value['use_sim_time'], value_type=bool)
+            arguments['use_sim_time'] = ParameterValue(
+                LaunchConfiguration('use_sim_time'), value_type=bool)
         return Node(
             package=PACKAGE, executable=executable, name=name, namespace=value['namespace'],
-            output='screen', parameters=[p for p in (*files, parameters) if p])
+            output='screen', parameters=[p for p in (*files, arguments) if p])
 
-    drive = node('drive_node', 'drive', **text_parameter('model', value['model']))
-    source = source_node(value['source'], node)
+    drive = node('drive_node', 'drive', **text('model', value['model']))
+    source = []
+    if kind == 'world':
+        source = [node('world_node', 'world')]
+    elif path:
+        # begin when the drive node listens, which is after loading; the recorder does so at once
+        source = [node('replay', 'replay', **text('source', path),
+                       wait_for_subscribers=2 if value['record'] else 1)]
     actions = [drive, *source, *viewer(value['viewer'], value['namespace'], share)]
     if value['record']:
-        actions.append(node('recorder', 'recorder', **text_parameter('bag', value['record'])))
+        actions.append(node('recorder', 'recorder', **text('bag', value['record'])))
     # without one of these nothing is left to watch; a replay ends by itself
     for name, action in [('drive', drive), *(('the source', s) for s in source)]:
         actions.append(RegisterEventHandler(OnProcessExit(
@@ -75,24 +85,20 @@ def start(context):
     return actions
 
 
-def text_parameter(name, value):
+def text(name, value):
     """Return a parameter that stays a text, or none when it is empty."""
     return {name: ParameterValue(value, value_type=str)} if value else {}
 
 
-def source_node(source, node):
-    """Return the node that publishes images and odometry, if any."""
-    if source == 'none':
-        return []
-    if source == 'world':
-        return [node('world_node', 'world')]
+def parse_source(source):
+    """Return kind and path of a source; refuse what is none or not there."""
     kind, _, path = source.partition(':')
-    if kind not in ('video', 'bag') or not path:
+    if kind not in ('world', 'none', 'video', 'bag') or (kind in ('video', 'bag')) != bool(path):
         raise RuntimeError(
             f'source must be world, video:<file>, bag:<folder or file> or none, got {source!r}')
-    if not Path(path).exists():
+    if path and not Path(path).exists():
         raise RuntimeError(f'source: there is no {kind} {path!r}')
-    return [node('replay', 'replay', **text_parameter('source', path))]
+    return kind, path
 
 
 def viewer(name, namespace, share):

@@ -64,6 +64,11 @@ class ActionInput(nn.Module):
         return self.norm(self.encoder.trunk(features.to(self.norm.weight.dtype)))
 
 
+def mix_velocities(guided: Velocity, unguided: Velocity, weight: float) -> Velocity:
+    """Classifier-free guidance: (1 - weight) * unguided + weight * guided."""
+    return lambda x, t: (1 - weight) * unguided(x, t) + weight * guided(x, t)
+
+
 def integrate(velocity: Velocity, noise: Tensor, steps: int,
               trace: list | None = None, reuse: Collection[int] = ()) -> Tensor:
     """

@@ -106,12 +106,15 @@ class BranchTails:
         self.cache, self.length = cache, 0
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Append one token per sequence and attend; the caller counts `length` up after it."""
-        cache, at = self.cache, self.length
-        slot = cache.prompt_slots + at
-        cos, sin = cache.cos[slot], cache.sin[slot]
-        self.k[layer, :, :, at:at + 1] = rotate(k, cos, sin)
-        self.v[layer, :, :, at:at + 1] = v
-        p = cache.prompt_slots
+        """Append n tokens per sequence and attend; the caller counts `length` up after it."""
+        cache, at, n = self.cache, self.length, q.shape[2]
+        p, end = cache.prompt_slots, at + n
+        cos, sin = cache.cos[p + at:p + end], cache.sin[p + at:p + end]
+        self.k[layer, :, :, at:end] = rotate(k, cos, sin)
+        self.v[layer, :, :, at:end] = v
+        mask = None
+        if n > 1:
+            group = q.shape[1] // k.shape[1]
+            mask = _lower_right(n, end, q.device).repeat(group, 1)
         return shared_prefix(rotate(q, cos, sin), cache.k[layer, :, :p], cache.v[layer, :, :p],
-                             self.k[layer, :, :, :at + 1], self.v[layer, :, :, :at + 1])
+                             self.k[layer, :, :, :end], self.v[layer, :, :, :end], mask)

@@ -59,8 +59,12 @@ class EgoHistory:
         weight = (times - stamps[left]) / (stamps[right] - stamps[left])
         xyz = positions[left] + weight[:, None] * (positions[right] - positions[left])
         rot = quaternion_to_matrix(_slerp(quaternions[left], quaternions[right], weight))
-        to_ego = rot[-1].T
-        return cls(t0_ns, (xyz - xyz[-1]) @ to_ego.T, to_ego @ rot)
+        return cls(t0_ns, *in_frame_of(xyz, rot, xyz[-1], rot[-1]))
+
+
+def in_frame_of(xyz, rot, origin_xyz, origin_rot) -> tuple[np.ndarray, np.ndarray]:
+    """Poses `xyz` [n, 3], `rot` [n, 3, 3] of a fixed frame, seen from the pose at the origin."""
+    return (xyz - origin_xyz) @ origin_rot, origin_rot.T @ rot
 
 
 def _check_cover(stamps, times, max_gap_s, max_extrapolation_s):

@@ -23,7 +23,7 @@ from .ego import HISTORY_POSES, EgoHistory
 from .memory import FrameMemory
 from .model import Alpamayo
 from .prompt import PromptLayout, build_layout
-from .reasoning import Reasoned, generate, reason, reason_separately
+from .reasoning import Reasoned, follow, generate, reason, reason_separately
 from .stream import PromptStream
 from .streaming import Window, time_reason
 from .text import between
@@ -121,8 +121,6 @@ class Engine:
             raise InputError(wrong)
         if config.nav_guidance_weight != 1 and self.model.config.is_r1:
             raise InputError(f'{self.model_name} (Alpamayo 1) has no guidance on navigation text')
-        if config.nav_guidance_weight != 1 and config.separate_reasonings:
-            raise InputError('guidance on navigation text goes with one shared reasoning')
 
     def reset(self, reason: str) -> None:
         """Forget all frames; what follows equals a fresh engine's output bit for bit."""
@@ -261,22 +259,14 @@ class Engine:
         return (reason_separately if separately else reason)(
             stream, self.tokenizer, hidden, config, self.generator)
 
-    def _follow(self, unguided: PromptStream, reasoned: Reasoned) -> ActionContext:
-        """Feed the guided reasoning to the unguided prompt; context of its action tokens."""
-        ids = torch.tensor(reasoned.texts[0].token_ids, device=self.model.device)
-        forwarded = reasoned.visible[0] - self.streams['guided'].layout.size
-        if forwarded:
-            unguided.extend(ids[:forwarded])
-        size = unguided.layout.size
-        return ActionContext(unguided, self.config.num_trajectories, replace(
-            reasoned, first_action_slot=(size + len(ids),), visible=(size + forwarded,)))
-
     def _act(self, stream, unguided, reasoned, ego) -> unicycle.UnicycleTrajectory:
         """Flow matching from noise to controls, and the controls as trajectories."""
         action = held_constants(self.model.config.action, self.model.dtype)
         samples = self.config.num_trajectories
         context = ActionContext(stream, samples, reasoned)
-        other = self._follow(unguided, reasoned) if unguided is not None else None
+        other = None
+        if unguided is not None:
+            other = ActionContext(unguided, samples, follow(unguided, reasoned))
         field = VelocityField(self.model, context, other, self.config.nav_guidance_weight)
         noise = draw_noise(samples, action.n_waypoints, self.config.noise_temperature,
                            self.generator)

@@ -99,6 +99,22 @@ def reason_separately(stream: PromptStream, tokenizer: Tokenizer, hidden: Tensor
                     tuple(size + len(i) for i in ids), visible, tails)
 
 
+def follow(stream: PromptStream, reasoned: Reasoned) -> Reasoned:
+    """Feed the same reasonings to another prompt (that without navigation text)."""
+    model, rows = stream.model, [text.token_ids for text in reasoned.texts]
+    ends = tuple(stream.layout.size + len(row) for row in rows)
+    if len(rows) == 1:
+        stream.extend(torch.tensor(rows[0], device=model.device))
+        return Reasoned(reasoned.texts, ends, ends)
+    longest = max(map(len, rows))
+    padded = torch.tensor([[*row, *[row[-1]] * (longest - len(row))] for row in rows],
+                          device=model.device)
+    tails = BranchTails(stream.cache, len(rows), longest)
+    model.language_model(model.embed_tokens(padded), tails.attend)
+    tails.length = longest
+    return Reasoned(reasoned.texts, ends, ends, tails)
+
+
 def _reasoning(tokenizer: Tokenizer, ids: list[int], stop: str) -> Reasoning:
     written = tokenizer.decode(ids)
     text = between(written, 'cot')

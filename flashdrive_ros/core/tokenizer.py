@@ -69,10 +69,15 @@ class Tokenizer:
         """Load `tokenizer.json`; raises `CheckpointError` naming the file."""
         if not path.is_file():
             raise CheckpointError(f'{path} does not exist')
+        return cls.from_text(path.read_text(encoding='utf-8'), config, str(path))
+
+    @classmethod
+    def from_text(cls, text: str, config: ModelConfig, name: str) -> Tokenizer:
+        """Build from the content of a `tokenizer.json`; `name` is for errors."""
         try:
-            backend = Backend.from_file(str(path))
+            backend = Backend.from_str(text)
         except Exception as error:  # the library raises bare Exception
-            raise CheckpointError(f'{path} is not a tokenizer: {error}') from None
+            raise CheckpointError(f'{name} is not a tokenizer: {error}') from None
         return cls(backend, config)
 
     def encode(self, text: str) -> list[int]:

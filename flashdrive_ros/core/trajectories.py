@@ -30,23 +30,24 @@ class ActionContext:
         config = stream.model.config
         device, n = stream.model.device, config.action.n_waypoints
         first = torch.tensor(reasoned.first_action_slot, device=device) + stream.layout.rope_delta
-        positions = first[:, None] + torch.arange(n, device=device)
-        cos, sin = decoder_rotary(positions.flatten().expand(3, -1), config.expert,
+        self.positions = first[:, None] + torch.arange(n, device=device)
+        cos, sin = decoder_rotary(self.positions.flatten().expand(3, -1), config.expert,
                                   stream.model.dtype)
         self.cos, self.sin = (a.view(len(first), 1, n, -1) for a in (cos, sin))
+        self.visible = reasoned.visible
         self.prefix = reasoned.visible[0] if self.tails is None else stream.layout.size
         self.causal = not config.expert_non_causal_attention
         needs_mask = self.tails is not None or self.causal
-        self.mask = self._mask(reasoned.visible) if needs_mask else None
+        self.mask = self._mask() if needs_mask else None
 
-    def _mask(self, visible: tuple[int, ...]) -> Tensor:
+    def _mask(self) -> Tensor:
         """Own keys that each action token sees: its sample's reasoning, then action tokens."""
         device, n = self.stream.model.device, self.stream.model.config.action.n_waypoints
         own = torch.ones(n, n, dtype=torch.bool, device=device)
         own = (own.tril() if self.causal else own).expand(self.samples, n, n)
         if self.tails is not None:
             length = self.tails.length
-            seen = torch.tensor(visible, device=device)[:, None] - self.prefix
+            seen = torch.tensor(self.visible, device=device)[:, None] - self.prefix
             valid = torch.arange(length, device=device) < seen
             own = torch.cat((valid[:, None].expand(-1, n, -1), own), -1)
         heads = self.stream.model.config.expert

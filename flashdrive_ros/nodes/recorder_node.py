@@ -17,30 +17,19 @@ from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 
+from ..errors import UserError
 from ..recording.bag import BagError
 from ..recording.definitions import UnknownTypeError
 from ..recording.writer import BagWriter, offered_qos
 from . import qos
 from .interfaces import message_class
 from .parameters import NodeParameters
-from .parameters import ParameterSpec as P
+from .recording_parameters import RECORDER
 
 DISCOVERY_S = 0.2
 REPORT_S = 2.0
 DEPTH = 100
 """Messages per topic that wait for the executor; the bag's own queue is bounded in bytes."""
-
-PARAMETERS = (
-    P('bag', 'string', 'bag', 'folder to write; it must not exist'),
-    P('storage', 'string', 'mcap', 'format of the bag', choices=('mcap', 'sqlite3')),
-    P('topics', 'string[]', [], 'regular expressions: a topic is recorded when one matches its '
-      'whole name; empty: all'),
-    P('exclude', 'string[]', ['/parameter_events', '.*/_.*'],
-      'regular expressions of topics to leave out'),
-    P('prefer_compressed', 'bool', True,
-      'leave out a raw image topic that is also published compressed'),
-    P('queue_mb', 'int', 256, 'messages beyond this wait are dropped and counted, MB', 1, 1 << 16),
-)
 
 
 class RecorderNode(Node):
@@ -48,7 +37,7 @@ class RecorderNode(Node):
 
     def __init__(self, **kwargs):
         super().__init__('recorder', **kwargs)
-        values = NodeParameters(self, PARAMETERS, fixed=lambda: True)
+        values = NodeParameters(self, RECORDER, fixed=lambda: True)
         self._wanted = _patterns(values['topics'] or ['.*'])
         self._unwanted = _patterns(values['exclude'])
         self._prefer_compressed = values['prefer_compressed']
@@ -150,7 +139,7 @@ def record(parameter_overrides=(), args=None) -> int:
             executor.spin_once(timeout_sec=0.2)
         node.bag.close()
         _print_counts(node.bag)
-    except (BagError, ValueError) as error:
+    except (UserError, ValueError) as error:
         print(f'recorder: {error}', file=sys.stderr)
         return 1
     finally:

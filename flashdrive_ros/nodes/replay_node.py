@@ -19,16 +19,17 @@ from rclpy.signals import SignalHandlerOptions
 from rosgraph_msgs.msg import Clock
 
 from ..core.types import GRID_NS
-from ..recording.bag import PLAN_TYPE, BagError, header_stamp_ns
+from ..errors import UserError
+from ..recording.bag import PLAN_TYPE, header_stamp_ns
 from ..recording.definitions import UnknownTypeError
 from ..replay.bag_source import BagSource
 from ..replay.ego_motion import ConstantSpeed, PoseArrays
 from ..replay.source import Source
-from ..replay.video_source import VideoError, VideoSource
+from ..replay.video_source import VideoSource
 from ..replay.windows import windows
 from .interfaces import message_class
 from .parameters import NodeParameters
-from .parameters import ParameterSpec as P
+from .recording_parameters import REPLAY
 
 VIDEO_SUFFIXES = ('.mp4', '.avi', '.mkv', '.mov', '.webm', '.m4v', '.hevc')
 GLOBAL_TOPICS = ('/tf', '/tf_static', '/clock')
@@ -38,36 +39,8 @@ SETTLE_S = 0.3
 CLOCK_STEP_NS = 10_000_000
 LATE_S = 0.2
 
-PARAMETERS = (
-    P('source', 'string', '', 'video file, or rosbag2 (folder, .mcap or .db3)'),
-    P('rate', 'float', 1.0, 'speed; 0: lock-step, as fast as plans come', 0.0, 100.0),
-    P('loop', 'bool', False, 'begin again at the end'),
-    P('start_s', 'float', 0.0, 'begin this far into the recording, s', 0.0, 1e9),
-    P('duration_s', 'float', 0.0, 'end after this much of the recording, s; 0: all of it',
-      0.0, 1e9),
-    P('topics', 'string[]', [], "regular expressions of the bag's topics to publish; empty: all "
-      'inputs (images, camera info, odometry, tf, texts, clock), no outputs'),
-    P('remap', 'string[]', [], 'topic names to change, each as from:=to'),
-    P('stamps', 'string', 'auto', 'header stamps as recorded, or moved to the present; auto: keep '
-      'for a bag, now for a video', choices=('auto', 'keep', 'now')),
-    P('publish_clock', 'bool', False, 'publish the recorded time on /clock'),
-    P('wait_for_subscribers', 'int', 1, 'begin when an image topic has this many', 0, 100),
-    P('wait_s', 'float', 30.0, 'begin without them after this time, s', 0.0, 1e9),
-    P('plan_topic', 'string', 'drive/plan', 'lock-step: where plans come'),
-    P('plan_timeout_s', 'float', 10.0, 'lock-step: go on without a plan after this time, s',
-      0.01, 1e9),
-    P('history_s', 'float', 1.5, 'lock-step: no plan is awaited for windows with less odometry '
-      'than this before them, s', 0.0, 100.0),
-    P('assumed_speed_mps', 'float', 25.0, 'video: constant speed that odometry reports, m/s',
-      -100.0, 100.0),
-    P('ego_motion', 'string', '', 'video: folder of pose arrays (comma2k19 layout) to take '
-      'odometry from'),
-    P('video_rate_hz', 'float', 10.0, 'video: frames per second to publish; 0: all', 0.0, 1e3),
-    P('jpeg_quality', 'int', 90, 'video: quality of the published JPEG images', 1, 100),
-)
 
-
-class ReplayError(Exception):
+class ReplayError(UserError):
     """The parameters of the replay make no sense; the message names them."""
 
 
@@ -76,7 +49,7 @@ class ReplayNode(Node):
 
     def __init__(self, **kwargs):
         super().__init__('replay', **kwargs)
-        self.values = NodeParameters(self, PARAMETERS, fixed=lambda: True)
+        self.values = NodeParameters(self, REPLAY, fixed=lambda: True)
         self.source = self._open_source()
         self._keep_stamps = self.values['stamps'] == 'keep' or (
             self.values['stamps'] == 'auto' and isinstance(self.source, BagSource))
@@ -275,7 +248,7 @@ def replay(parameter_overrides=(), args=None) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: node.stop())
         node.run()
-    except (BagError, VideoError, ReplayError, UnknownTypeError, ValueError) as error:
+    except (UserError, ValueError) as error:
         print(f'replay: {error}', file=sys.stderr)
         return 1
     finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rosbags.highlevel import AnyReader, AnyReaderError
 
+from ..errors import UserError
 from .definitions import reading_store
 
 IMAGE_TYPES = ('sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage')
@@ -15,7 +16,7 @@ ODOMETRY_TYPE = 'nav_msgs/msg/Odometry'
 PLAN_TYPE = 'flashdrive_ros/msg/DrivePlan'
 
 
-class BagError(Exception):
+class BagError(UserError):
     """A bag can't be used; the message names the bag and what is wrong with it."""
 
 

@@ -16,11 +16,13 @@ from rosbags.interfaces import Nodetype
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
 
+from ..errors import UserError
+
 OUR_PACKAGE = 'flashdrive_ros'
 _SOURCE_TREE = Path(__file__).resolve().parents[2]
 
 
-class UnknownTypeError(LookupError):
+class UnknownTypeError(UserError):
     """No definition of a message type was found."""
 
 

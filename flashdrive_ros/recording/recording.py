@@ -144,18 +144,12 @@ class Recording:
                                [p.x, p.y, p.z, q.x, q.y, q.z, q.w]))
 
     def _on_camera_info(self, connection, time_ns, cdr, reader):
-        m = reader.deserialize(cdr, connection.msgtype)
-        if m.header.frame_id not in self.infos and m.k[0] > 0:
-            self.infos[m.header.frame_id] = CameraInfo(
-                m.header.frame_id, m.width, m.height, np.array(m.k).reshape(3, 3),
-                m.distortion_model, np.array(m.d))
+        info = camera_info_of(reader.deserialize(cdr, connection.msgtype))
+        if info is not None:
+            self.infos.setdefault(info.frame_id, info)
 
     def _on_transforms(self, connection, time_ns, cdr, reader):
-        for item in reader.deserialize(cdr, connection.msgtype).transforms:
-            t, q = item.transform.translation, item.transform.rotation
-            rotation = quaternion_to_matrix(np.array([[q.x, q.y, q.z, q.w]]))[0]
-            self.transforms[item.child_frame_id] = (
-                item.header.frame_id, rotation, np.array([t.x, t.y, t.z]))
+        self.transforms.update(transforms_of(reader.deserialize(cdr, connection.msgtype)))
 
     def _on_diagnostics(self, connection, time_ns, cdr, reader):
         for status in reader.deserialize(cdr, connection.msgtype).status:
@@ -220,6 +214,25 @@ def _nearest(recent, stamp, reader):
             nearest = min(frames, key=lambda frame: abs(frame[0] - stamp))
             if abs(nearest[0] - stamp) <= TICK_TOLERANCE_NS:
                 found[name] = reader.deserialize(nearest[2], nearest[1])
+    return found
+
+
+def camera_info_of(message) -> CameraInfo | None:
+    """Intrinsics of a CameraInfo message, None when it holds none."""
+    if not message.k[0] > 0:
+        return None
+    return CameraInfo(message.header.frame_id, message.width, message.height,
+                      np.array(message.k).reshape(3, 3), message.distortion_model,
+                      np.array(message.d))
+
+
+def transforms_of(message) -> dict[str, tuple[str, np.ndarray, np.ndarray]]:
+    """Child frame -> (parent frame, rotation, translation) of a TFMessage."""
+    found = {}
+    for item in message.transforms:
+        t, q = item.transform.translation, item.transform.rotation
+        rotation = quaternion_to_matrix(np.array([[q.x, q.y, q.z, q.w]]))[0]
+        found[item.child_frame_id] = item.header.frame_id, rotation, np.array([t.x, t.y, t.z])
     return found
 
 

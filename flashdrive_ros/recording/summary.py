@@ -14,6 +14,9 @@ from .recording import CameraTrack, Recording
 JITTER_NS = 25_000_000
 IDLE_NS = 20_000_000
 """A worker that was free for less than this while a window was the newest had no chance."""
+LIVE_NS = 200_000_000
+"""Images that are heard later than this after their stamp are replayed."""
+END_NS = 2_000_000_000
 LEVELS = {1: 'WARN', 2: 'ERROR', 3: 'STALE'}
 
 
@@ -45,14 +48,14 @@ def summarise(recording: Recording) -> dict:
             'image': _spread([p.image_ms for p in plans]),
             **{stage: _spread([p.stages_ms[stage] for p in plans]) for stage in STAGES},
             'total': _spread([p.total_ms for p in plans])},
-        'camera_to_plan_ms': _spread([p.camera_to_plan_ms for p in plans]),
+        'camera_to_plan_ms': _spread(_camera_to_plan_ms(recording, plans)),
         'window_modes': dict(Counter(p.mode for p in plans)),
         'prefill_reasons': dict(Counter(p.reason for p in plans if p.reason)),
         'tokens': _spread([p.tokens for p in plans]),
         'accepted_share': _share(sum(p.accepted for p in plans), sum(p.drafted for p in plans)),
         'cameras': {c.name: {'images': len(c.stamps_ns), 'rate_hz': _rate_hz(c)}
                     for c in recording.cameras.values()},
-        'warnings': _warnings(recording),
+        'warnings': _warnings(recording, plans),
     }
 
 
@@ -69,11 +72,12 @@ def _windows(recording: Recording, plans: list[RecordedPlan]) -> dict:
     if not plans or not recording.cameras:
         return {'seen': 0, 'planned': 0, 'planned_share': None, 'servable': 0,
                 'servable_share': None}
-    # a window whose plan would have come after the end of the recording says nothing
-    plan_ns = round(np.median([p.total_ms for p in plans]) * 1e6) + 2 * GRID_NS
+    # at the end a plan may have been in the making: that says nothing about those windows
+    making_ns = max(END_NS, round(3e6 * np.median([p.total_ms for p in plans])))
+    stopped = recording.end_ns - plans[-1].received_ns > making_ns
     windows = [(stamp, arrived) for stamp, arrived in grid_windows(recording.anchor)
                if stamp >= plans[0].stamp_ns - GRID_NS // 2
-               and (stamp <= plans[-1].stamp_ns or arrived <= recording.end_ns - plan_ns)]
+               and (stopped or stamp <= plans[-1].stamp_ns + GRID_NS // 2)]
     stamps = np.array([p.stamp_ns for p in plans])
     planned = [bool((np.abs(stamps - stamp) <= GRID_NS // 2).any()) for stamp, _ in windows]
     busy = sorted((p.received_ns - round((p.total_ms + p.image_ms) * 1e6), p.received_ns)
@@ -85,6 +89,23 @@ def _windows(recording: Recording, plans: list[RecordedPlan]) -> dict:
     return {'seen': len(windows), 'planned': served,
             'planned_share': _share(served, len(windows)), 'servable': served + missed,
             'servable_share': _share(served, served + missed)}
+
+
+def _camera_to_plan_ms(recording: Recording, plans) -> list[float]:
+    """
+    From the frames' time to the plan.
+
+    A replay stamps frames with another time than now; then from the time at
+    which the frames were heard.
+    """
+    if not plans or not recording.cameras:
+        return []
+    track = recording.anchor
+    stamps, heard = np.array(track.stamps_ns), np.array(track.received_ns)
+    if abs(np.median(heard - stamps)) < LIVE_NS:
+        return [p.camera_to_plan_ms for p in plans]
+    nearest = [int(np.abs(stamps - p.stamp_ns).argmin()) for p in plans]
+    return [(p.received_ns - int(heard[i])) / 1e6 for p, i in zip(plans, nearest)]
 
 
 def _idle_ns(busy, begin, end) -> int:
@@ -117,12 +138,22 @@ def _rate_hz(track) -> float | None:
     return round((len(track.stamps_ns) - 1) / span, 2) if span > 0 else None
 
 
-def _warnings(recording: Recording) -> list[dict]:
-    """Each distinct alarm once, with how often it was reported."""
-    counts = Counter((LEVELS.get(a.level, str(a.level)), a.name, a.message)
-                     for a in recording.alarms)
-    return [{'level': level, 'name': name, 'message': message, 'times': times}
-            for (level, name, message), times in counts.most_common()]
+def _warnings(recording: Recording, plans) -> list[dict]:
+    """
+    What diagnostics complained of between the first and the last plan, and how often.
+
+    One entry per status and level, with its last words: they may hold numbers.
+    """
+    if not plans:
+        alarms = recording.alarms
+    else:
+        begin, end = plans[0].received_ns, plans[-1].received_ns
+        alarms = [a for a in recording.alarms if begin <= a.time_ns <= end]
+    counts = Counter((a.level, a.name) for a in alarms)
+    words = {(a.level, a.name): a.message for a in alarms}
+    return [{'level': LEVELS.get(level, str(level)), 'name': name,
+             'message': words[level, name], 'times': times}
+            for (level, name), times in counts.most_common()]
 
 
 def table(summary: dict) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from ..errors import UserError
 from ..recording.bag import ODOMETRY_TYPE, split_ns, with_header_stamp
 from ..recording.definitions import Definitions
 from .ego_motion import EgoMotion
@@ -36,7 +37,7 @@ ROUNDING_S = 2e-3
 """Containers keep times in coarse units; a frame this little early is on time."""
 
 
-class VideoError(Exception):
+class VideoError(UserError):
     """A video can't be used; the message names the file."""
 
 

@@ -1,24 +1,20 @@
 """Where a point of the vehicle frame falls in a camera's image."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import cos, radians, sin, tan
+from dataclasses import dataclass, replace
+from math import degrees
 
 import cv2
 import numpy as np
 
 from ..recording.recording import CameraInfo, Recording
+from ..world.cameras import default_rig
 
 NEAR_M = 0.3
 """Geometry nearer to the camera's plane than this is cut off."""
 BASE_FRAME = 'base_link'
-NOMINAL = {
-    'cross_left_120': (1.75, 0.55, 1.5, 57, 120),
-    'front_wide_120': (1.85, 0.0, 1.5, 0, 120),
-    'cross_right_120': (1.75, -0.55, 1.5, -57, 120),
-    'front_tele_30': (1.85, 0.0, 1.5, 0, 30),
-}
-"""x, y, z m, yaw and field of view in degrees: for recordings without transforms, camera info."""
+NOMINAL = {camera.name: camera for camera in default_rig().values()}
+"""Where cameras sit and how wide they see, for recordings that do not say: the world's rig."""
 
 
 @dataclass(frozen=True)
@@ -87,36 +83,35 @@ def _cut(a, b):
     return a + (b - a) * ((NEAR_M - a[2]) / (b[2] - a[2]))
 
 
-def mount(x, y, z, yaw_deg) -> tuple[np.ndarray, np.ndarray]:
-    """Rotation (optical to vehicle) and position of a level camera."""
-    c, s = cos(radians(yaw_deg)), sin(radians(yaw_deg))
-    return np.array([[s, 0, c], [-c, 0, s], [0, -1, 0]], float), np.array([x, y, z], float)
+def camera_view(name: str, frame_id: str, size: tuple[int, int], infos, transforms):
+    """
+    View of the camera with this name, for images of `size` (width, height).
+
+    `infos` (by optical frame) and `transforms` (by child frame) are what was
+    published.  Without camera info a pinhole lens of the nominal field of view
+    is assumed, without a transform the nominal mounting; None when those are
+    needed and the name has none.
+    """
+    info, placed = infos.get(frame_id), _placed(transforms, frame_id)
+    nominal = NOMINAL.get(name)
+    if (info is None or placed is None) and nominal is None:
+        return None
+    assumed = []
+    if info is None:
+        info = _nominal_info(nominal, *size)
+        assumed.append(f'a {degrees(nominal.horizontal_fov):.0f} degree lens (no camera_info)')
+    if placed is None:
+        placed = nominal.rotation, np.array(nominal.position)
+        assumed.append('nominal mounting (no tf_static)')
+    return _view(info, placed, size, ', '.join(assumed))
 
 
 def camera_views(recording: Recording, sizes: dict[str, tuple[int, int]]) -> dict[str, CameraView]:
-    """
-    Views of the recording's cameras by name; `sizes` are their images' (width, height).
-
-    Without camera info a pinhole lens of the nominal field of view is assumed,
-    without a transform the nominal mounting; a camera that has neither a
-    recorded nor a nominal one is left out.
-    """
-    views = {}
-    for name, track in recording.cameras.items():
-        info = recording.infos.get(track.frame_id)
-        placed = _placed(recording.transforms, track.frame_id)
-        nominal = NOMINAL.get(name)
-        if name not in sizes or ((info is None or placed is None) and nominal is None):
-            continue
-        assumed = []
-        if info is None:
-            info = _nominal_info(track.frame_id, *sizes[name], nominal[4])
-            assumed.append(f'{nominal[4]} degree lens')
-        if placed is None:
-            placed = mount(*nominal[:4])
-            assumed.append('nominal mounting')
-        views[name] = _view(info, placed, sizes[name], ', '.join(assumed))
-    return views
+    """Views of the recording's cameras by name; `sizes` are their images' (width, height)."""
+    views = {name: camera_view(name, track.frame_id, sizes[name], recording.infos,
+                               recording.transforms)
+             for name, track in recording.cameras.items() if name in sizes}
+    return {name: view for name, view in views.items() if view is not None}
 
 
 def _view(info: CameraInfo, placed, size, assumed) -> CameraView:
@@ -125,10 +120,9 @@ def _view(info: CameraInfo, placed, size, assumed) -> CameraView:
     return CameraView(*size, info.k * scale[:, None], *placed, (info.model, info.d), assumed)
 
 
-def _nominal_info(frame_id, width, height, fov_deg) -> CameraInfo:
-    focal = width / 2 / tan(radians(fov_deg) / 2)
-    k = np.array([[focal, 0, (width - 1) / 2], [0, focal, (height - 1) / 2], [0, 0, 1.0]])
-    return CameraInfo(frame_id, width, height, k, '', np.zeros(0))
+def _nominal_info(camera, width, height) -> CameraInfo:
+    camera = replace(camera, width=width, height=height)
+    return CameraInfo(camera.frame_id, width, height, camera.intrinsics, '', np.zeros(0))
 
 
 def _placed(transforms, frame_id):

@@ -47,7 +47,7 @@ class DrivePictures:
 
     def __iter__(self) -> Iterator[tuple[int, np.ndarray]]:
         for stamp, messages in self.recording.ticks():
-            images = {name: _decode(message, self.recording.cameras[name].topic)
+            images = {name: decode(message, self.recording.cameras[name].topic)
                       for name, message in messages.items()}
             yield stamp, self.picture(stamp, {k: v for k, v in images.items() if v is not None})
 
@@ -133,7 +133,7 @@ class DrivePictures:
             draw.text(tile, 'no calibration: the plan is not drawn here', (8, 40), draw.ALARM,
                       outline=True)
         elif view.assumed:
-            draw.text(tile, f'not calibrated; assumed: {view.assumed}', (8, 40), draw.HISTORY,
+            draw.text(tile, f'assumed: {view.assumed}', (8, 40), draw.HISTORY,
                       0.42, outline=True)
         if self.recording.source and 'ASSUMED' in self.recording.source:
             assumed = self.recording.source.split('; ')[-1]
@@ -183,7 +183,7 @@ def _scaled(view, width, height):
     return replace(view, width=width, height=height, k=k)
 
 
-def _decode(message, topic):
+def decode(message, topic):
     """RGB image of a message, None when it is damaged (the drive node reports those)."""
     try:
         decode = decode_image if hasattr(message, 'encoding') else decode_compressed

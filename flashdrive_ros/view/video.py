@@ -8,7 +8,8 @@ import cv2
 import numpy as np
 
 from ..core.types import GRID_NS, NANOSECONDS
-from ..recording.recording import Recording
+from ..errors import UserError
+from ..recording.recording import TICK_TOLERANCE_NS, Recording
 from . import draw
 from .pictures import HEIGHT, WIDTH, DrivePictures
 
@@ -18,7 +19,7 @@ SHEET_COLUMNS = 2
 SHEET_SCALE = 0.75
 
 
-class VideoWriteError(Exception):
+class VideoWriteError(UserError):
     """A video or picture could not be written; the message names the file."""
 
 
@@ -27,8 +28,7 @@ def render(recording: Recording, video_path, sheet_path,
     """
     Write an mp4 of the drive at its own pace and a contact sheet; returns the picture count.
 
-    The sheet shows pictures evenly spread over the part of the drive that has
-    plans.
+    The sheet shows pictures evenly spread over those that have a plan.
     """
     stamps = recording.anchor.stamps_ns
     chosen = _sheet_ticks(recording, stamps)
@@ -53,10 +53,11 @@ def render(recording: Recording, video_path, sheet_path,
 
 
 def _sheet_ticks(recording, stamps) -> set[int]:
-    """Indices of the pictures for the sheet."""
-    planned = {p.stamp_ns for p in recording.plans}
-    begin = min(planned, default=0) - GRID_NS // 2
-    ticks = [i for i, stamp in enumerate(stamps) if stamp >= begin] or list(range(len(stamps)))
+    """Indices of the pictures for the sheet: of those with a plan of their own, if any."""
+    planned = np.array(sorted(p.stamp_ns for p in recording.plans))
+    ticks = [i for i, stamp in enumerate(stamps)
+             if len(planned) and np.abs(planned - stamp).min() <= TICK_TOLERANCE_NS]
+    ticks = ticks or list(range(len(stamps)))
     return {ticks[round(k)] for k in np.linspace(0, len(ticks) - 1,
                                                  min(SHEET_PICTURES, len(ticks)))}
 

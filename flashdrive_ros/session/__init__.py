@@ -1,0 +1,1 @@
+"""One drive from start to summary: processes, live status, results."""

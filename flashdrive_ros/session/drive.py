@@ -1,0 +1,199 @@
+"""
+A drive from start to results: what `flashdrive drive` does.
+
+Recorder, drive node and source start as processes of their own; when the time
+is over they are stopped in the order source, drive, recorder, so that the
+recording holds the last plan.  Then the summary and the pictures are made from
+the recording alone.
+"""
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import UserError
+from .folder import DriveFolder
+from .nodes import NodePlan, parse_settings, source_nodes
+from .processes import Child
+
+STEP_S = 0.25
+GRACE_S = (1.0, 15.0)
+"""After the source has ended a plan that is being made may still come: at least, at most."""
+
+
+def environment() -> dict[str, str]:
+    """
+    Return the environment of the nodes; what the user has set stays.
+
+    They all share this machine.  torch takes every core for itself by default,
+    and its threads wait for each other by spinning: beside a busy source that
+    makes a plan ten times slower, so it gets half the cores.
+    """
+    defaults = {'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST',
+                'OMP_NUM_THREADS': str(max(1, (os.cpu_count() or 2) // 2))}
+    return {**defaults, **os.environ}
+
+
+@dataclass(frozen=True)
+class DriveOptions:
+    """What a drive is to be."""
+
+    source: str = 'world'
+    model: str = ''
+    duration_s: float = 30.0
+    out: Path = Path('out/drive')
+    namespace: str = ''
+    parameter_files: tuple[Path, ...] = ()
+    settings: tuple[str, ...] = ()
+    rate: float = 1.0
+    loop: bool = False
+    record: bool = True
+    pictures: bool = True
+    startup_s: float = 180.0
+
+
+@dataclass
+class Drive:
+    """The processes of one drive."""
+
+    options: DriveOptions
+    folder: DriveFolder
+    children: list[Child] = field(default_factory=list)
+
+    def node_plans(self) -> list[NodePlan]:
+        """Recorder, drive and source with their parameter values."""
+        o = self.options
+        source, drive = source_nodes(o.source, subscribers=1 + o.record, rate=o.rate,
+                                     loop=o.loop)
+        # the source's own patience must outlast the loading of a model
+        source.values['wait_s'] = o.startup_s
+        if o.model:
+            drive.values['model'] = o.model
+        plans = [drive, source]
+        if o.record:
+            plans.insert(0, NodePlan('recorder', 'recorder_node', {'bag': str(self.folder.bag)}))
+        settings = parse_settings(list(o.settings))
+        for plan in plans:
+            plan.values.update(settings.pop(plan.name, {}))
+        if settings:
+            raise UserError(f'--set: there is no node {", ".join(settings)}; the nodes are '
+                            f'{", ".join(p.name for p in plans)}')
+        return plans
+
+    def start(self):
+        """Start all processes."""
+        files = [Path(f).resolve() for f in self.options.parameter_files]
+        for file in files:
+            if not file.is_file():
+                raise UserError(f'--params-file {file}: no such file')
+        for plan in self.node_plans():
+            command = plan.command(self.options.namespace, files, self.folder.parameters)
+            self.children.append(Child.start(
+                plan.name, command, self.folder.logs / f'{plan.name}.log', environment()))
+
+    def ended(self) -> Child | None:
+        """Return a process that is not running any more, if there is one."""
+        return next((c for c in self.children if c.returncode is not None), None)
+
+    def stop(self):
+        """Stop the source first and the recorder last."""
+        for child in reversed(self._in_order()):
+            child.stop()
+
+    def _in_order(self):
+        rank = {'recorder': 0, 'drive': 1}
+        return sorted(self.children, key=lambda c: rank.get(c.name, 2))
+
+
+def run(options: DriveOptions, say=print) -> int:
+    """Drive, then write and print the results; returns the exit code."""
+    os.environ.update(environment())   # the monitor too
+    folder = DriveFolder(options.out)
+    folder.prepare()
+    drive = Drive(options, folder)
+    failure = ''
+    try:
+        drive.start()
+        failure = _watch(drive)
+    finally:
+        drive.stop()
+    for child in drive.children:
+        if child.forced:
+            say(f'{child.name} had to be ended by {child.forced}')
+    if failure:
+        say(f'flashdrive drive: {failure}')
+    if not options.record:
+        return 1 if failure else 0
+    return max(1 if failure else 0, results(folder, pictures=options.pictures, say=say))
+
+
+def _watch(drive: Drive) -> str:
+    """Show the status until the drive is over; returns what went wrong, '' if nothing did."""
+    import rclpy
+    from rclpy.signals import SignalHandlerOptions
+
+    from .monitor import Monitor, StatusLine, spin
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    monitor, status = Monitor(drive.options.namespace), StatusLine()
+    executor = rclpy.executors.SingleThreadedExecutor()
+    executor.add_node(monitor)
+    begin = time.monotonic()
+    try:
+        while True:
+            spin(monitor, executor, STEP_S)
+            status.show(monitor.line(time.monotonic() - begin))
+            for alarm in monitor.new_alarms:
+                status.note(alarm)
+            monitor.new_alarms.clear()
+            if (child := drive.ended()) is not None:
+                if child.returncode == 0 and child.name in ('replay', 'world'):
+                    # the recording has ended, all is well
+                    spin(monitor, executor, min(max(GRACE_S[0], 2 * monitor.plan_s), GRACE_S[1]))
+                    return '' if monitor.plans else _no_plan(monitor, 'the source has ended')
+                return (f'{child.name} ended with exit code {child.returncode}; '
+                        f'{child.log} says\n{child.tail()}')
+            if monitor.failure:
+                return monitor.failure
+            if _is_over(drive.options, monitor, begin):
+                return '' if monitor.plans else _no_plan(
+                    monitor, f'{drive.options.startup_s:g} s have passed')
+    except KeyboardInterrupt:
+        status.note('stopping')
+        return ''
+    finally:
+        status.end()
+        monitor.destroy_node()
+        rclpy.try_shutdown()
+
+
+def _is_over(options: DriveOptions, monitor, begin: float) -> bool:
+    """The duration counts from the first plan; without one, patience ends."""
+    now = time.monotonic()
+    if monitor.first_plan_s is None:
+        return now - begin > options.startup_s
+    return bool(options.duration_s) and now - monitor.first_plan_s >= options.duration_s
+
+
+def _no_plan(monitor, when: str) -> str:
+    alarms = '\n'.join(f'  {level} {name}: {text}' for name, (level, text)
+                       in monitor.alarms.items())
+    return f'{when} and there was no plan' + (f':\n{alarms}' if alarms else '')
+
+
+def results(folder: DriveFolder, *, pictures: bool = True, say=print) -> int:
+    """Summary, video and contact sheet from a drive's recording; 0 when it has plans."""
+    from ..recording.recording import Recording
+    from ..recording.summary import summarise, table, write_summary
+    recording = Recording(folder.bag)
+    summary = summarise(recording)
+    write_summary(summary, folder.summary)
+    say(table(summary))
+    say(f'summary        {folder.summary}')
+    if pictures and recording.cameras:
+        from ..view.video import render
+        count = render(recording, folder.video, folder.sheet)
+        say(f'video          {folder.video} ({count} pictures)')
+        say(f'contact sheet  {folder.sheet}')
+    return 0 if summary['plans'] else 1

@@ -1,0 +1,131 @@
+"""Which nodes a drive consists of and how each is started: as the launch file does."""
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from ..core.types import CAMERA_NAMES
+from ..errors import UserError
+from ..recording.bag import open_bag, topics_of
+from ..recording.definitions import share_folders
+
+EXAMPLE_VIDEO = Path('test', 'data', 'dashcam_highway.mp4')
+SOURCE_KINDS = 'world, video, video:<file>, bag:<folder or file>, or a path'
+VIDEO_SUFFIXES = ('.mp4', '.avi', '.mkv', '.mov', '.webm', '.m4v')
+
+
+@dataclass
+class NodePlan:
+    """
+    One node to start.
+
+    It reads config/<name>.yaml, then `configs` of the same folder, the user's
+    files, and last `values`.
+    """
+
+    name: str
+    module: str
+    values: dict = field(default_factory=dict)
+    configs: tuple[str, ...] = ()
+
+    def command(self, namespace: str, files: list[Path], folder: Path) -> list[str]:
+        """Command line; writes the values to a file, where they keep their types."""
+        command = [sys.executable, '-m', f'flashdrive_ros.nodes.{self.module}', '--ros-args',
+                   '-r', f'__node:={self.name}']
+        if namespace:
+            command += ['-r', f'__ns:=/{namespace.strip("/")}']
+        if self.values:
+            own = folder / f'{self.name}.yaml'
+            own.write_text(yaml.safe_dump({'/**': {'ros__parameters': self.values}}))
+            files = [*files, own]
+        shipped = [shipped_config(name) for name in (self.name, *self.configs)]
+        for file in (*shipped, *files):
+            command += ['--params-file', str(file)]
+        return command
+
+
+def shipped_config(name: str) -> Path:
+    """Return config/<name>.yaml of this package; raises `UserError` if it isn't installed."""
+    folders = share_folders('flashdrive_ros')
+    for folder in folders:
+        if (path := folder / 'config' / f'{name}.yaml').is_file():
+            return path
+    raise UserError(f'config/{name}.yaml is in none of {", ".join(map(str, folders))}: '
+                    'is the package installed?')
+
+
+def source_nodes(source: str, *, subscribers: int, rate: float,
+                 loop: bool) -> tuple[NodePlan, NodePlan]:
+    """
+    Return the node that publishes cameras and odometry, and the drive node set for it.
+
+    Raises `UserError` for a source that is none of `SOURCE_KINDS`.
+    """
+    drive = NodePlan('drive', 'drive_node')
+    waiting = {'wait_for_subscribers': subscribers}
+    if source == 'world':
+        return NodePlan('world', 'world_node', waiting), drive
+    kind, path = _source_path(source)
+    replay = NodePlan('replay', 'replay_node', {
+        **waiting, 'source': str(path), 'rate': float(rate), 'loop': loop})
+    if kind == 'video':
+        drive.configs = ('video',)
+    else:
+        drive.values = _cameras_of(path)
+    return replay, drive
+
+
+def _source_path(source: str) -> tuple[str, Path]:
+    kind, colon, path = source.partition(':')
+    if source == 'video':
+        return 'video', example_video()
+    if not colon or kind not in ('video', 'bag'):
+        path = source
+        if not Path(path).exists():
+            raise UserError(f'--source {source}: no such file or folder; it must be '
+                            f'{SOURCE_KINDS}')
+        kind = 'video' if Path(path).suffix.lower() in VIDEO_SUFFIXES else 'bag'
+    if not Path(path).exists():
+        raise UserError(f'--source {source}: there is no {kind} {path!r}')
+    return kind, Path(path).resolve()
+
+
+def example_video() -> Path:
+    """Return the highway clip of the source tree (it is not installed with the package)."""
+    roots = [Path.cwd(), Path(__file__).resolve().parents[2]]
+    for root in roots:
+        if (root / EXAMPLE_VIDEO).is_file():
+            return root / EXAMPLE_VIDEO
+    raise UserError(f'--source video: there is no {EXAMPLE_VIDEO} in '
+                    f'{" or ".join(map(str, roots))}; name a file: video:<file>')
+
+
+def _cameras_of(bag: Path) -> dict:
+    """Camera ids and transport of the image topics that bear a camera's name."""
+    with open_bag(bag) as reader:
+        compressed = topics_of(reader, 'sensor_msgs/msg/CompressedImage')
+        raw = topics_of(reader, 'sensor_msgs/msg/Image')
+    for transport, topics in (('compressed', compressed), ('raw', raw)):
+        ids = [i for i, name in CAMERA_NAMES.items() if any(name in t.split('/') for t in topics)]
+        if ids:
+            return {'camera_ids': ids, 'image_transport': transport}
+    return {}   # other names: the user's parameter file says which they are
+
+
+def parse_settings(texts: list[str]) -> dict[str, dict]:
+    """`node.parameter=value` texts as {node: {parameter: value}}; values are YAML."""
+    settings: dict[str, dict] = {}
+    for text in texts:
+        name, equals, value = text.partition('=')
+        node, dot, parameter = name.partition('.')
+        if not equals or not dot or not parameter:
+            raise UserError(f'--set {text}: must be <node>.<parameter>=<value>, such as '
+                            'drive.num_trajectories=6')
+        try:
+            settings.setdefault(node, {})[parameter] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise UserError(f'--set {text}: {error}') from error
+    return settings
