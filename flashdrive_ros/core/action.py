@@ -69,8 +69,8 @@ def mix_velocities(guided: Velocity, unguided: Velocity, weight: float) -> Veloc
     return lambda x, t: (1 - weight) * unguided(x, t) + weight * guided(x, t)
 
 
-def integrate(velocity: Velocity, noise: Tensor, steps: int,
-              trace: list | None = None, reuse: Collection[int] = ()) -> Tensor:
+def integrate(velocity: Velocity, noise: Tensor, steps: int, trace: list | None = None,
+              reuse: Collection[int] = ()) -> Tensor:
     """
     Euler steps of `velocity(x, t)` from `noise` [K, N, 2] at t = 0 to t = 1, in float32.
 

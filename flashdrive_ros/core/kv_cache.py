@@ -48,17 +48,11 @@ class KVCache:
     def begin(self) -> None:
         """Make the working copy for this window: gather in slot order, rotate keys."""
         p = self.prompt_slots
-        self.k[:, :, :p] = rotate(self.master_k[:, :, self.table], self.cos[:p], self.sin[:p])
-        self.v[:, :, :p] = self.master_v[:, :, self.table]
+        keys = self.master_k.index_select(2, self.table)
+        self.k[:, :, :p] = rotate(keys, self.cos[:p], self.sin[:p])
+        self.v[:, :, :p] = self.master_v.index_select(2, self.table)
 
-    def write_prompt(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Store unrotated `k` and `v` [kv_heads, n, d] of prompt `slots` [n] in both copies."""
-        rows = self.table[slots]
-        self.master_k[layer, :, rows] = k
-        self.master_v[layer, :, rows] = v
-        self.write(layer, slots, k, v)
-
-    def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Store `k` (rotated on the way) and `v` in the working copy only."""
-        self.k[layer, :, slots] = rotate(k, self.cos[slots], self.sin[slots])
-        self.v[layer, :, slots] = v
+    def store(self, layer: int, rows: Tensor, k: Tensor, v: Tensor) -> None:
+        """Keep unrotated `k` and `v` [kv_heads, n, d] in the rows [n] of the master copy."""
+        self.master_k[layer].index_copy_(1, rows, k)
+        self.master_v[layer].index_copy_(1, rows, v)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .attention import BranchTails
+from .branches import BranchTails
 from .config import EngineConfig
 from .model import Alpamayo
 from .sampling import choose

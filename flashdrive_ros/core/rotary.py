@@ -12,16 +12,24 @@ from .config import DecoderConfig
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate `x` [..., d] by angles given as `cos`, `sin` [..., d] (both halves equal)."""
-    half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), -1)
-    return x * cos + turned * sin
+    """
+    Rotate `x` [..., d] by tables [..., d] of `rotary_tables`.
+
+    The sign of the rotate-half convention is in the table.
+    """
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
+
+
+def rotary_tables(angles: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines [n, d] for `angles` [n, d / 2]."""
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
 
 
 def decoder_rotary(positions: Tensor, config: DecoderConfig,
                    dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     """
-    Cosine and sine for interleaved three-axis positions.
+    Tables for interleaved three-axis positions.
 
     `positions` [3, n] (temporal, height, width) gives two tensors [n, head_dim].
     Frequency index i belongs to height when i % 3 == 1, to width when
@@ -36,17 +44,15 @@ def decoder_rotary(positions: Tensor, config: DecoderConfig,
     for axis in (1, 2):
         owned = (index % 3 == axis) & (index < 3 * config.mrope_section[axis])
         mixed[:, owned] = angles[axis][:, owned]
-    mixed = torch.cat((mixed, mixed), -1)
-    return mixed.cos().to(dtype), mixed.sin().to(dtype)
+    return rotary_tables(mixed, dtype)
 
 
 def vision_rotary(rows: Tensor, columns: Tensor, head_dim: int,
                   theta: float = 10000.0) -> tuple[Tensor, Tensor]:
-    """Cosine and sine [n, head_dim] for patches at (`rows`, `columns`), each [n]."""
+    """Tables [n, head_dim] for patches at (`rows`, `columns`), each [n]."""
     count = head_dim // 4
     exponents = torch.arange(count, device=rows.device).float() / count
     frequencies = 1.0 / theta ** exponents
     angles = torch.cat((rows.float()[:, None] * frequencies,
                         columns.float()[:, None] * frequencies), -1)
-    angles = torch.cat((angles, angles), -1)
-    return angles.cos(), angles.sin()
+    return rotary_tables(angles)

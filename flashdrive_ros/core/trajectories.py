@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .action import integrate
-from .attention import shared_prefix
+from .branches import shared_prefix
 from .config import ActionConfig
 from .ego import EgoHistory
 from .model import Alpamayo
@@ -41,7 +41,7 @@ class ActionContext:
         self.mask = self._mask() if needs_mask else None
 
     def _mask(self) -> Tensor:
-        """Own keys that each action token sees: its sample's reasoning, then action tokens."""
+        """Additive mask of own keys: of its sample's reasoning, and of the action tokens."""
         device, n = self.stream.model.device, self.stream.model.config.action.n_waypoints
         own = torch.ones(n, n, dtype=torch.bool, device=device)
         own = (own.tril() if self.causal else own).expand(self.samples, n, n)
@@ -52,7 +52,8 @@ class ActionContext:
             own = torch.cat((valid[:, None].expand(-1, n, -1), own), -1)
         heads = self.stream.model.config.expert
         group = heads.num_attention_heads // heads.num_key_value_heads
-        return own.repeat(1, group, 1)[:, None]
+        mask = torch.zeros(own.shape, dtype=self.stream.model.dtype, device=device)
+        return mask.masked_fill_(~own, -torch.inf).repeat(1, group, 1)[:, None]
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend; shapes as in `decoder.Attend` with batch K."""

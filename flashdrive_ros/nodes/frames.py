@@ -100,8 +100,8 @@ class CameraTrack:
 
     @property
     def period_ns(self) -> int | None:
-        """Median step between stamps; None until three steps are known."""
-        return int(median(self._steps)) if len(self._steps) >= 3 else None
+        """Shortest of the last steps between stamps (drops lengthen some); None before three."""
+        return min(self._steps) if len(self._steps) >= 3 else None
 
     def append(self, item: Stamped):
         """Add an item newer than all before."""
@@ -250,12 +250,14 @@ class FrameSelector:
             item = track.nearest(slot.grid_ns)
             if item is None:
                 return
-            if abs(item.stamp_ns - slot.grid_ns) <= self.tolerance_ns:
+            error_ns = item.stamp_ns - slot.grid_ns
+            matched = abs(error_ns) <= self.tolerance_ns
+            if matched:
                 slot.frames[track.camera] = track.pending.popleft()
             else:
                 track.counts['unmatched'] += 1
             if track.camera == self.anchor:
-                self._extend(slot, item.stamp_ns - slot.grid_ns)
+                self._extend(slot, error_ns if matched else 0)
             if len(slot.frames) == len(self.camera_ids):
                 self.counts['sets'] += 1
             track.index += 1

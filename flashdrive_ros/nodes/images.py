@@ -53,8 +53,7 @@ def decode_image(msg, topic: str) -> np.ndarray:
     """RGB uint8 [H, W, 3] of a sensor_msgs/Image."""
     encoding = msg.encoding.lower()
     height, width = msg.height, msg.width
-    if not 0 < height * width <= _MAX_PIXELS:
-        raise ImageError(f'{topic}: image of {width} x {height} pixels')
+    _refuse_size(height, width, topic)
     if encoding in _PLANAR:
         return _decode_planar(msg, topic, _PLANAR[encoding])
     if encoding in _WIDE:
@@ -107,14 +106,36 @@ def decode_compressed(msg, topic: str) -> np.ndarray:
                          f'JPEG nor PNG')
     try:
         if kind == 'jpeg' and simplejpeg is not None:
-            return simplejpeg.decode_jpeg(data, 'RGB')
-        # IMREAD_COLOR gives 8-bit BGR whatever is stored, and drops alpha
-        image = cv2.imdecode(data, cv2.IMREAD_COLOR)
+            return _decode_jpeg(data, topic)
+        if kind == 'png' or b'\xff\xd9' in data[-1024:].tobytes():  # OpenCV takes half a JPEG
+            _refuse_size(*_png_size(data) if kind == 'png' else (1, 1), topic)
+            # IMREAD_COLOR gives 8-bit BGR whatever is stored, and drops alpha
+            image = cv2.imdecode(data, cv2.IMREAD_COLOR)
+            if image is not None:
+                return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
     except (ValueError, cv2.error) as error:
+        if isinstance(error, ImageError):
+            raise
         raise ImageError(f'{topic}: {kind} of {data.size} bytes is damaged: {error}') from error
-    if image is None:
-        raise ImageError(f'{topic}: {kind} of {data.size} bytes is damaged')
-    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+    raise ImageError(f'{topic}: {kind} of {data.size} bytes is damaged')
+
+
+def _decode_jpeg(data: np.ndarray, topic: str) -> np.ndarray:
+    height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+    _refuse_size(height, width, topic)
+    return simplejpeg.decode_jpeg(data, 'RGB')
+
+
+def _png_size(data: np.ndarray) -> tuple[int, int]:
+    """Height and width of a PNG, from its first chunk."""
+    width, height = (int.from_bytes(data[i:i + 4].tobytes(), 'big') for i in (16, 20))
+    return height, width
+
+
+def _refuse_size(height: int, width: int, topic: str):
+    """A few bytes may claim gigabytes of pixels."""
+    if not 0 < height * width <= _MAX_PIXELS:
+        raise ImageError(f'{topic}: image of {width} x {height} pixels')
 
 
 def _container(data: np.ndarray) -> str | None:

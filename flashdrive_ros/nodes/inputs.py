@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..core.ego import EgoHistory
-from ..core.types import CAMERA_NAMES, NANOSECONDS, CameraFrame, FrameSet
+from ..core.types import CAMERA_NAMES, NANOSECONDS, CameraFrame, FrameSet, InputError
 from .frames import FrameSelector, Selection, StampGate
 
 ODOMETRY_SPAN_NS = 4 * NANOSECONDS
@@ -145,7 +145,12 @@ class StepInputs:
             ego = self.odometry.history(selection.t0_ns)
             restart, self._restart = self._restart, ''
         begin = time.perf_counter()
-        decoded = [(s, self._frame_set(s)) for s in (*selection.history, selection)]
+        decoded = [(selection, self._frame_set(selection))]
+        for older in reversed(selection.history):
+            try:
+                decoded.insert(0, (older, self._frame_set(older)))
+            except InputError:  # told when it was the newest; the window ends here
+                break
         self._decoded = decoded
         *history, frames = (frame_set for _, frame_set in decoded)
         image_ms = (time.perf_counter() - begin) * 1e3

@@ -16,6 +16,7 @@ from rcl_interfaces.msg import (
     ParameterDescriptor,
     SetParametersResult,
 )
+from rclpy.exceptions import InvalidParameterValueException
 from rclpy.parameter import Parameter
 
 _TYPES = {
@@ -89,7 +90,8 @@ class NodeParameters(Mapping):
     The declared parameters of a node, checked and by name.
 
     While `fixed()` is true only live ones may be set; `accept(changes)` may
-    refuse the rest by raising ValueError with the reason.
+    refuse the rest by raising ValueError with the reason.  Raises ValueError
+    itself when a value given at the start is wrong.
     """
 
     def __init__(self, node, specs: Iterable[ParameterSpec], fixed=lambda: False,
@@ -98,8 +100,10 @@ class NodeParameters(Mapping):
         self._specs = {spec.name: spec for spec in specs}
         self._fixed, self._accept = fixed, accept
         for spec in self._specs.values():
-            node.declare_parameter(
-                spec.name, spec.default, spec.descriptor())
+            try:
+                node.declare_parameter(spec.name, spec.default, spec.descriptor())
+            except InvalidParameterValueException as error:
+                raise ValueError(str(error)) from None
             value = spec.checked(node.get_parameter(spec.name).value)
             # an empty list has no type of its own
             node.set_parameters([Parameter(spec.name, _TYPES[spec.kind], value)])

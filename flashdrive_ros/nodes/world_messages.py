@@ -115,7 +115,7 @@ def trajectory_points(message: msg.PlannedTrajectory, frame: str) -> np.ndarray:
         raise ValueError('poses that are not finite')
     if (np.diff(times) <= 0).any() or times[0] <= 0:
         raise ValueError('time_from_start must grow from above 0 on')
-    count = int(round(times[-1] / PLAN_STEP_S))
+    count = round(times[-1] / PLAN_STEP_S)
     if count < 3:
         raise ValueError(f'it ends after {times[-1]:.2f} s, expected at least 0.3 s')
     grid = PLAN_STEP_S * np.arange(1, count + 1)

@@ -27,7 +27,7 @@ from std_msgs.msg import Header, String
 from flashdrive_ros import msg
 
 from ..core.types import GRID_NS, NANOSECONDS
-from ..world import default_rig, EVENTS, Trajectory, World
+from ..world import EVENTS, Trajectory, World, default_rig
 from ..world.vehicle import from_map, to_map
 from . import qos
 from . import world_messages as convert

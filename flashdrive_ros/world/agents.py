@@ -24,6 +24,23 @@ def idm(speed, desired, gap, closing, *, headway=1.5, acceleration=1.8, braking=
     return acceleration * np.maximum(free - near, -5.0)
 
 
+COMFORTABLE = 2.5
+
+
+def follow(speed, desired, gap, lead_speed, lead_acceleration=0.0, *, least=3.0):
+    """
+    Acceleration behind something `gap` m ahead (a stop line has speed 0).
+
+    The intelligent driver model, but never braking much harder than it takes
+    to stop behind the place where the one ahead would stop.
+    """
+    a = idm(speed, desired, gap, speed - lead_speed, least=least)
+    moving = np.maximum(lead_speed, 0)
+    stops_after = moving ** 2 / (2 * np.maximum(-np.asarray(lead_acceleration), 3.0))
+    needed = speed ** 2 / (2 * np.maximum(gap - 1.0 + stops_after, 0.3))
+    return np.maximum(a, -np.maximum(COMFORTABLE, 1.5 * needed))
+
+
 LATERAL = 2.2
 """Lateral acceleration (m/s^2) that drivers accept in bends."""
 _REACH = np.arange(0, 72, 3.0)
@@ -105,9 +122,9 @@ class Traffic:
         self.ids = np.append(self.ids, id_)
         self.models.append(model)
         self.paints.append(tuple(car_paint(self.rng)))
-        for name, value in dict(s=s, d=d, direction=direction, speed=speed, desired=desired,
-                                acceleration=0.0, brake_left=0.0, change=-1.0, d_from=d,
-                                d_to=d).items():
+        row = {'s': s, 'd': d, 'direction': direction, 'speed': speed, 'desired': desired,
+               'acceleration': 0.0, 'brake_left': 0.0, 'change': -1.0, 'd_from': d, 'd_to': d}
+        for name, value in row.items():
             setattr(self, name, np.append(getattr(self, name), float(value)))
         self.stopping = np.append(self.stopping, False)
 
@@ -123,17 +140,18 @@ class Traffic:
         """
         Move for `dt` seconds.
 
-        `obstacles` rows are (s, d, speed along the route, length, width) of what
-        isn't traffic, the ego among it.  `stops` are (s, direction, must), lines
-        that are closed; who can't stop for one that is not a must drives on.
+        `obstacles` rows are (s, d, speed along the route, length, width,
+        acceleration) of what isn't traffic, such as the ego.  `stops` are
+        (s, direction, must), lines that are closed; who can't stop for one that
+        is not a must drives on.
         """
         n = len(self)
         if not n:
             return
         self._random_braking(dt)
-        gap, closing = self._leaders(obstacles)
+        gap, lead_speed, lead_acceleration = self._leaders(obstacles)
         desired = np.minimum(self.desired, bend_speed(self.route, self.s, self.d, self.direction))
-        a = idm(self.speed, desired, gap, closing)
+        a = follow(self.speed, desired, gap, lead_speed, lead_acceleration)
         a = np.minimum(a, self._for_stops(stops))
         a = np.where(self.brake_left > 0, np.minimum(a, -3.0), a)
         a = np.clip(a, -8.0, 3.0)
@@ -152,11 +170,12 @@ class Traffic:
         self.brake_left = np.where(start, 2.5, self.brake_left)
 
     def _leaders(self, obstacles):
-        """Gap (m) to whatever is ahead in one's way, and how fast it closes."""
+        """Gap (m) to whatever is ahead in one's way, its speed and acceleration."""
         sizes = self.sizes
         s = np.concatenate([self.s, obstacles[:, 0]])
         d = np.concatenate([self.d, obstacles[:, 1]])
         v = np.concatenate([self.speed * self.direction, obstacles[:, 2]])
+        a = np.concatenate([self.acceleration, obstacles[:, 5]])
         length = np.concatenate([sizes[:, 0], obstacles[:, 3]])
         width = np.concatenate([sizes[:, 1], obstacles[:, 4]])
         n = len(self)
@@ -168,8 +187,7 @@ class Traffic:
         gaps = np.where(in_way, gaps, 1e6)
         first = gaps.argmin(1)
         gap = gaps[np.arange(n), first]
-        closing = np.where(gap < 1e5, self.speed - v[first] * self.direction, 0)
-        return gap, closing
+        return gap, v[first] * self.direction, a[first]
 
     def _for_stops(self, stops):
         a = np.full(len(self), 1e3)
@@ -180,7 +198,7 @@ class Traffic:
             concerned = (self.direction == direction) & (gap > -0.5) & (gap < 90)
             obey = concerned & (must | (needed < STOPPABLE) | (self.stopping & (needed < 7)))
             stopping |= obey
-            a = np.where(obey, np.minimum(a, idm(self.speed, 99.0, gap, self.speed, least=1.0)), a)
+            a = np.where(obey, np.minimum(a, follow(self.speed, 99.0, gap, 0.0, least=1.0)), a)
         self.stopping = stopping
         return a
 
@@ -259,7 +277,7 @@ class Pedestrian:
         return self.crosswalk is not None and self.walking and abs(self.d) < kerb + 0.4
 
     def blocks(self, kerb: float, d: float, half_width: float = 2.2) -> bool:
-        """Tell whether they are in the way, or coming into it, of someone who drives at offset d."""
+        """Tell whether they are in, or coming into, the way of someone who drives at offset d."""
         past = (self.d - d) * np.sign(self.across) > half_width
         return self.on_road(kerb) and not past
 

@@ -14,9 +14,11 @@ SKY_WIDTH = 2048
 SKY_PX_PER_RAD = SKY_WIDTH / (2 * pi)
 SKY_BELOW_RAD = 0.05
 SKY_ABOVE_RAD = 1.1
-FOOTPRINT_M = 0.35
+COARSE_M_PER_PX = 0.35
 """Where a pixel is broader than this on the ground, the coarse texture is used."""
 FINE_LIMIT_M = 150.0
+ROWS_PER_ROW = ((0.3, 1), (3.0, 3), (np.inf, 6))
+"""Rows sampled for each row of pixels, by the length of ground (m) that it shows."""
 
 
 def paint_sky(look: Look, rng: np.random.Generator) -> np.ndarray:
@@ -66,17 +68,31 @@ class Backdrop:
         self._haze, self._clear = haze, 1 - haze
         self._haze_image = np.full((*haze.shape, 3), np.clip(look.haze, 0, 255), np.uint8)
         self._terrain = [float(c) for c in np.clip(look.terrain, 0, 255)]
-        nearest = np.minimum(FOOTPRINT_M * camera.focal_px, FINE_LIMIT_M)
-        below = camera.focal_px * camera.position[2] / nearest
-        self.split = int(np.clip(np.ceil(camera.horizon_row + below), self.horizon + 1,
-                                 camera.height - 1))
+        self._bands = list(self._ground_bands())
+        rays = camera.rotation @ np.linalg.inv(camera.intrinsics)
+        px, py, height = camera.position
+        self._to_ground = np.array([height * rays[0] - px * rays[2],
+                                    height * rays[1] - py * rays[2], -rays[2]])
+
+    def _ground_bands(self):
+        """Yield runs of rows (first, last, rows sampled for each, from the fine texture or not)."""
+        camera = self.camera
+        below = np.arange(self.horizon, camera.height) - camera.horizon_row
+        distance = camera.focal_px * camera.position[2] / np.maximum(below, 1e-3)
+        length = distance / np.maximum(below, 1e-3)
+        fine = distance < min(COARSE_M_PER_PX * camera.focal_px, FINE_LIMIT_M)
+        rows = np.array([next(k for most, k in ROWS_PER_ROW if v <= most) for v in length])
+        cuts = np.flatnonzero(np.diff(rows * 2 + fine)) + 1
+        for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+            yield self.horizon + int(a), self.horizon + int(b), int(rows[a]), bool(fine[a])
 
     def _sky_map(self):
         u, v = np.meshgrid(np.arange(self.camera.width), np.arange(self.horizon + 1))
         rays = self.camera.rays(u, v)
         azimuth = np.arctan2(rays[..., 1], rays[..., 0])
         elevation = np.arctan2(rays[..., 2], np.hypot(rays[..., 0], rays[..., 1]))
-        return ((azimuth * SKY_PX_PER_RAD).astype(np.float32),
+        # half a panorama more: no column is negative, none beyond the second copy
+        return ((azimuth * SKY_PX_PER_RAD + SKY_WIDTH / 2).astype(np.float32),
                 ((SKY_ABOVE_RAD - elevation) * SKY_PX_PER_RAD).astype(np.float32))
 
     def _ground_distance(self):
@@ -89,33 +105,26 @@ class Backdrop:
     def draw(self, image, sky, textures: tuple[Texture, Texture], pose):
         """Fill the image with sky and ground as seen from pose (x, y, yaw)."""
         x, y, yaw = pose
-        shift = (yaw % (2 * pi)) * SKY_PX_PER_RAD
-        columns = (self._sky_x + np.float32(shift)) % np.float32(SKY_WIDTH)
+        shift = ((yaw + pi) % (2 * pi)) * SKY_PX_PER_RAD
+        columns = self._sky_x + np.float32(shift)
         cv2.remap(sky, columns, self._sky_y, cv2.INTER_LINEAR, dst=image[:self.horizon + 1])
         to_map = np.array([[np.cos(yaw), -np.sin(yaw), x], [np.sin(yaw), np.cos(yaw), y],
                            [0, 0, 1.0]])
         fine, coarse = textures
-        far_rows, near_rows = (self.horizon, self.split), (self.split, self.camera.height)
-        self._warp(image, coarse, to_map, *far_rows, rows_per_row=6)
-        self._warp(image, fine, to_map, *near_rows, rows_per_row=2)
+        for first, last, rows_per_row, is_fine in self._bands:
+            self._warp(image, fine if is_fine else coarse, to_map, first, last, rows_per_row)
         ground = image[self.horizon:]
         cv2.blendLinear(ground, self._haze_image, self._clear, self._haze, dst=ground)
 
     def _warp(self, image, texture, to_map, first, last, rows_per_row):
         k = rows_per_row
         sub_rows = np.array([[1, 0, 0], [0, 1 / k, first + 0.5 / k - 0.5], [0, 0, 1]])
-        matrix = texture.to_pixel @ to_map @ self._to_ground() @ sub_rows
+        matrix = texture.to_pixel @ to_map @ self._to_ground @ sub_rows
         size = (self.camera.width, (last - first) * k)
         warped = cv2.warpPerspective(
-            texture.image, matrix, size, flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+            texture.image, matrix, size, dst=image[first:last] if k == 1 else None,
+            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
             borderMode=cv2.BORDER_CONSTANT, borderValue=self._terrain)
-        cv2.resize(warped, (self.camera.width, last - first), dst=image[first:last],
-                   interpolation=cv2.INTER_AREA)
-
-    def _to_ground(self) -> np.ndarray:
-        """Homogeneous matrix from pixels to x, y on the ground in base_link."""
-        camera = self.camera
-        rays = camera.rotation @ np.linalg.inv(camera.intrinsics)
-        px, py, height = camera.position
-        return np.array([height * rays[0] - px * rays[2], height * rays[1] - py * rays[2],
-                         -rays[2]])
+        if k > 1:
+            cv2.resize(warped, (self.camera.width, last - first), dst=image[first:last],
+                       interpolation=cv2.INTER_AREA)

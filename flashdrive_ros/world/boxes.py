@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .meshes import GREEN, LABELS, RED, SIZES, YELLOW
-from .renderer import Thing
-from .vehicle import from_map, VehicleState
+from .soup import Thing
+from .vehicle import VehicleState, from_map
 
 LEAST_PIXELS = 12
 LEAST_SHARE = 0.25
@@ -68,15 +68,24 @@ def label_of(thing: Thing) -> str:
 def boxes_2d(id_image: np.ndarray, things) -> tuple[Box2D, ...]:
     """Boxes of the things that show at least 12 pixels, a quarter of their box."""
     by_id = {thing.id: thing for thing in things}
-    rows, columns = np.nonzero(id_image)
-    marks = id_image[rows, columns]
+    flat = id_image.ravel()
+    places = np.flatnonzero(flat)
+    places = places[np.argsort(flat[places], kind='stable')]
+    marks = flat[places]
+    if not len(marks):
+        return ()
+    begins = np.concatenate([[0], np.flatnonzero(np.diff(marks)) + 1])
+    rows, columns = np.divmod(places, id_image.shape[1])
     found = []
-    for mark in np.unique(marks).tolist():
-        mine = marks == mark
-        r, c = rows[mine], columns[mine]
-        x1, y1, x2, y2 = int(c.min()), int(r.min()), int(c.max()) + 1, int(r.max()) + 1
-        if len(r) >= max(LEAST_PIXELS, LEAST_SHARE * (x2 - x1) * (y2 - y1)):
-            found.append(Box2D(mark, label_of(by_id[mark]), x1, y1, x2, y2, len(r)))
+    for mark, pixels, *corners in zip(
+            marks[begins].tolist(), np.diff(np.append(begins, len(marks))).tolist(),
+            np.minimum.reduceat(columns, begins).tolist(),
+            np.minimum.reduceat(rows, begins).tolist(),
+            (np.maximum.reduceat(columns, begins) + 1).tolist(),
+            (np.maximum.reduceat(rows, begins) + 1).tolist(), strict=True):
+        x1, y1, x2, y2 = corners
+        if pixels >= max(LEAST_PIXELS, LEAST_SHARE * (x2 - x1) * (y2 - y1)):
+            found.append(Box2D(mark, label_of(by_id[mark]), x1, y1, x2, y2, pixels))
     return tuple(found)
 
 

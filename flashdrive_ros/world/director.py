@@ -9,8 +9,8 @@ from .agents import Pedestrian, Signal, Traffic
 from .look import car_paint
 from .map import Crosswalk, Route
 from .meshes import SIZES
-from .scenario import Scenario, START_M
-from .vehicle import FRONT_M, LENGTH_M, MIDDLE_M, VehicleState, WIDTH_M
+from .scenario import START_M, Scenario
+from .vehicle import FRONT_M, LENGTH_M, MIDDLE_M, WIDTH_M, VehicleState
 
 MODELS = ('car', 'hatchback', 'suv', 'van', 'truck')
 MODEL_SHARES = (0.36, 0.22, 0.24, 0.1, 0.08)
@@ -97,6 +97,7 @@ class Director:
 
     def _park_cars(self):
         shape = self.route.shape
+        self._parked_bodies = np.zeros((0, 5))
         if not self.scenario.parked:
             return
         blocked = [(j.begin - 14, j.end + 14) for j in self.route.junctions]
@@ -113,6 +114,8 @@ class Director:
                 x, y, yaw = (float(v) for v in self.route.pose(s, d))
                 self.parked.append((self._new_id(), model, x, y,
                                     yaw + (np.pi if side > 0 else 0.0), paint))
+        self._parked_bodies = np.array(
+            [(x, y, yaw, *SIZES[m][:2]) for _, m, x, y, yaw, _ in self.parked]).reshape(-1, 5)
 
     def _cast_people(self):
         shape, rng = self.route.shape, self.rng
@@ -162,7 +165,8 @@ class Director:
         self._cue_cut_in(t, ego_s, ego_d, ego)
         self._cue_crossing(ego_s, ego)
         along = ego.speed * np.cos(ego.yaw - np.interp(ego_s, self.route.s, self.route.yaw))
-        obstacles = np.array([[ego_s + MIDDLE_M, ego_d, along, LENGTH_M, WIDTH_M]])
+        obstacles = np.array([[ego_s + MIDDLE_M, ego_d, along, LENGTH_M, WIDTH_M,
+                               ego.acceleration]])
         self.traffic.step(dt, obstacles, self.stops(t))
         for person in self.people:
             person.step(dt)
@@ -218,16 +222,20 @@ class Director:
             if not passing.any():
                 person.walking = True
 
-    def bodies(self):
+    def people_poses(self) -> np.ndarray:
+        """Where everyone on foot is and faces, rows x, y, yaw in the map."""
+        if not self.people:
+            return np.zeros((0, 3))
+        s, d, along, across = np.array([(p.s, p.d, p.along, p.across) for p in self.people]).T
+        x, y, yaw = self.route.pose(s, d)
+        return np.stack([x, y, yaw + np.arctan2(across, along)], 1)
+
+    def bodies(self) -> np.ndarray:
         """Everything one can run into, rows (x, y, yaw, length, width) in the map."""
-        sizes = self.traffic.sizes
-        for pose, size in zip(self.traffic.poses().tolist(), sizes.tolist(), strict=True):
-            yield (*pose, size[0], size[1])
-        for _, model, x, y, yaw, _ in self.parked:
-            yield x, y, yaw, *SIZES[model][:2]
-        for person in self.people:
-            x, y, yaw = self.route.pose(person.s, person.d)
-            yield float(x), float(y), float(yaw), 0.5, 0.5
+        vehicles = np.concatenate([self.traffic.poses(), self.traffic.sizes[:, :2]], 1)
+        people = self.people_poses()
+        people = np.concatenate([people, np.full((len(people), 2), 0.5)], 1)
+        return np.concatenate([vehicles, self._parked_bodies, people])
 
     def speeds(self) -> dict[int, float]:
         """Speed of whatever moves by id, m/s."""

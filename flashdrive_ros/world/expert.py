@@ -11,13 +11,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .agents import bend_speed, idm, Pedestrian, Signal, STOPPABLE, Traffic
+from .agents import STOPPABLE, Pedestrian, Signal, Traffic, bend_speed, follow, idm
 from .map import Route
-from .vehicle import FRONT_M, VehicleState, WIDTH_M
+from .vehicle import FRONT_M, WIDTH_M, VehicleState
 
 SIGHT_M = 90.0
 """The expert minds nothing farther ahead."""
 LATERAL_LIMIT = 4.0
+JERK = -15.0, 4.0
+STEP_S = 0.05
+"""The expert is asked this often."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,9 @@ class Expert:
         found += self._lights(state, s, signals, t)
         found += self._people(state, s, people)
         cause = min(found, key=lambda c: c.acceleration)
-        return Decision(cause.acceleration, self._steer(state, s, d), cause,
+        smooth = np.clip(cause.acceleration, state.acceleration + JERK[0] * STEP_S,
+                         state.acceleration + JERK[1] * STEP_S)
+        return Decision(float(smooth), self._steer(state, s, d), cause,
                         {c.name: c.acceleration for c in found})
 
     def _free_road(self, state, s) -> Cause:
@@ -100,7 +105,8 @@ class Expert:
             return []
         i = int(np.flatnonzero(in_way)[gap[in_way].argmin()])
         speed = float(traffic.speed[i] * traffic.direction[i])
-        a = float(idm(state.speed, self.speed_limit + 2, max(gap[i], 0.3), state.speed - speed))
+        a = float(follow(state.speed, self.speed_limit + 2, max(gap[i], 0.3), speed,
+                         traffic.acceleration[i]))
         turn = ''
         if traffic.change[i] >= 0 and abs(traffic.d_from[i] - self.offset) > 1.5:
             name = 'cut_in'
@@ -121,8 +127,7 @@ class Expert:
             limit = 5.0 if colour == 'red' else STOPPABLE
             if needed < limit or (self._stops_for_light and needed < 8):
                 self._stops_for_light = True
-                a = float(idm(state.speed, self.speed_limit + 2, max(gap, 0.3), state.speed,
-                              least=1.0))
+                a = float(follow(state.speed, self.speed_limit + 2, max(gap, 0.3), 0.0, least=1.0))
                 return [Cause(f'{colour}_light', a, state.speed, float(gap), 0.0)]
         self._stops_for_light = False
         return []
@@ -135,8 +140,7 @@ class Expert:
                 continue
             gap = person.crosswalk.stop - (s + FRONT_M)
             if -2.0 < gap < SIGHT_M:
-                a = float(idm(state.speed, self.speed_limit + 2, max(gap, 0.3), state.speed,
-                              least=1.0))
+                a = float(follow(state.speed, self.speed_limit + 2, max(gap, 0.3), 0.0, least=1.0))
                 turn = 'left' if person.d > self.offset else 'right'
                 found.append(Cause('pedestrian', a, state.speed, float(person.s - s - FRONT_M),
                                    0.0, person.id, turn))

@@ -1,10 +1,10 @@
 """
 The ground as seen from above: a window of texture that moves along with the vehicle.
 
-A window is painted at 8 px/m where the cameras look closely and at 2 px/m
-farther out (the middle of the coarse one is the fine one, averaged).  Windows
-snap to a grid, so what is painted depends on where the vehicle is, not on how
-it came there.
+A window has 8 px/m where the cameras look closely and 2 px/m farther out (the
+middle of the coarse one is the fine one, averaged).  It is laid out of tiles
+that are painted once; which tiles depends only on where the vehicle is, so the
+same place looks the same however one came there.
 """
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from .map import CROSSWALK_WIDTH_M, Junction, Route
 FINE_PX_PER_M = 8
 COARSE = 4
 """One coarse pixel is this many fine ones wide."""
-FINE_M = 256
-COARSE_M = 768
-GRID_M = 32
-AHEAD_M = 72
+FINE_TILES, COARSE_TILES = 4, 6
+"""Tiles along one side of a window."""
+FINE_TILE_M, COARSE_TILE_M = 64, 128
+AHEAD_M = 64
+"""Windows lie around a point this far ahead of the vehicle."""
 NOISE_M = 64
 SHIFT = 4
 
 
 @dataclass(frozen=True)
 class Texture:
-    """Image [n, n, 3]; pixel (column, row) shows the map at origin + (column, row + 0.5) / scale."""
+    """Image [n, n, 3] of the map; `origin` is the outer corner of its first pixel."""
 
     image: np.ndarray
     origin: tuple[float, float]
@@ -65,50 +66,73 @@ class Ground:
         self.shadows = [np.asarray(p) for p in shadows]
         self._shadow_middles = np.array([p.mean(0) for p in self.shadows]).reshape(-1, 2)
         self.markings = _mark(route, look, rng)
-        self._noise = _noise(rng)
+        self._noise = _noise_of_scales(_noise(rng))
+        self._lines = self._road_lines()
+        self._tiles: dict[tuple, np.ndarray] = {}
         self._key = None
         self._window: tuple[Texture, Texture] | None = None
 
     def window(self, x: float, y: float, yaw: float) -> tuple[Texture, Texture]:
         """Fine and coarse texture for a vehicle there."""
-        key = tuple(int(round(v / GRID_M)) for v in (
+        key = tuple(round(v / FINE_TILE_M) for v in (
             x + AHEAD_M * np.cos(yaw), y + AHEAD_M * np.sin(yaw)))
         if key != self._key:
             self._key = key
-            self._window = self._paint_window(key[0] * GRID_M, key[1] * GRID_M)
+            self._window = self._lay_window(*key)
         return self._window
 
-    def _paint_window(self, cx, cy):
-        fine = self._paint(cx, cy, FINE_M, FINE_PX_PER_M)
-        coarse = self._paint(cx, cy, COARSE_M, FINE_PX_PER_M / COARSE)
-        n = FINE_M * FINE_PX_PER_M // COARSE
-        a = (coarse.image.shape[0] - n) // 2
-        coarse.image[a:a + n, a:a + n] = cv2.resize(fine.image, (n, n),
-                                                    interpolation=cv2.INTER_AREA)
+    def _lay_window(self, kx: int, ky: int) -> tuple[Texture, Texture]:
+        used: dict[tuple, np.ndarray] = {}
+        fine = self._lay(used, kx, ky, FINE_TILES, FINE_TILE_M, FINE_PX_PER_M)
+        k = FINE_TILE_M / COARSE_TILE_M
+        coarse = self._lay(used, int(np.floor(kx * k)), int(np.floor(ky * k)), COARSE_TILES,
+                           COARSE_TILE_M, FINE_PX_PER_M // COARSE)
+        n = len(fine.image) // COARSE
+        column, row = (round((f - c) * coarse.px_per_m)
+                       for f, c in zip(fine.origin, coarse.origin, strict=True))
+        coarse.image[row:row + n, column:column + n] = cv2.resize(
+            fine.image, (n, n), interpolation=cv2.INTER_AREA)
+        self._tiles = used
         return fine, coarse
 
-    def _paint(self, cx, cy, size_m, px_per_m) -> Texture:
-        n = int(size_m * px_per_m)
-        texture = Texture(np.empty((n, n, 3), np.uint8), (cx - size_m / 2, cy - size_m / 2),
-                          px_per_m)
-        image = texture.image
-        image[:] = np.clip(self.look.terrain, 0, 255).astype(np.uint8)
-        brush = _Brush(image, texture.origin, px_per_m)
+    def _lay(self, used, kx, ky, tiles, tile_m, px_per_m) -> Texture:
+        """Lay a window of tiles x tiles around the corner (kx, ky) of the tile grid."""
+        n = tile_m * px_per_m
+        kx, ky = kx - tiles // 2, ky - tiles // 2
+        image = np.empty((tiles * n, tiles * n, 3), np.uint8)
+        for row in range(tiles):
+            for column in range(tiles):
+                key = (px_per_m, kx + column, ky + row)
+                if key not in self._tiles:
+                    self._tiles[key] = self._paint(
+                        (key[1] * tile_m, key[2] * tile_m), tile_m, px_per_m)
+                used[key] = self._tiles[key]
+                image[row * n:(row + 1) * n, column * n:(column + 1) * n] = used[key]
+        return Texture(image, (kx * tile_m, ky * tile_m), px_per_m)
+
+    def _paint(self, origin, size_m, px_per_m) -> np.ndarray:
+        n = size_m * px_per_m
+        image = np.empty((n, n, 3), np.uint8)
+        cv2.rectangle(image, (0, 0), (n, n), _colour(self.look.terrain), -1)
+        brush = _Brush(image, origin, px_per_m)
         self._paint_surfaces(brush)
-        self._add_noise(texture)
+        self._add_noise(image, origin, px_per_m)
         self._paint_markings(brush)
         self._paint_shadows(brush)
-        return texture
+        return image
+
+    def _road_lines(self) -> list[np.ndarray]:
+        lines = [np.stack([self.route.x, self.route.y], 1)]
+        for junction in self.route.junctions:
+            for arm in junction.arms:
+                t = np.arange(-2.0, arm.length, 4.0)
+                lines.append(np.stack([arm.x + t * np.cos(arm.yaw), arm.y + t * np.sin(arm.yaw)],
+                                      1))
+        return lines
 
     def _paint_surfaces(self, brush):
         shape, look, route = self.route.shape, self.look, self.route
-        lines = [np.stack([route.x, route.y], 1)]
-        for junction in route.junctions:
-            for arm in junction.arms:
-                t = np.array([-2.0, arm.length])
-                lines.append(np.stack([arm.x + t * np.cos(arm.yaw), arm.y + t * np.sin(arm.yaw)],
-                                      1))
-        lines = [piece for line in lines for piece in brush.near(line)]
+        lines = [piece for line in self._lines for piece in brush.near(line)]
         kerb_colour = np.minimum(look.sidewalk * 1.16, 250)
         for half, colour in ((shape.kerb + shape.sidewalk, look.sidewalk),
                              (shape.kerb + 0.25, kerb_colour)):
@@ -129,21 +153,13 @@ class Ground:
             brush.disc(corner, radius, kerb_colour)
             brush.disc(corner, radius - 0.25, look.sidewalk)
 
-    def _add_noise(self, texture):
-        scale = int(FINE_PX_PER_M / texture.px_per_m)
-        up, down = self._noise
-        if scale > 1:
-            size = (up.shape[1] // scale, up.shape[0] // scale)
-            up, down = (cv2.resize(t, size, interpolation=cv2.INTER_AREA) for t in (up, down))
-        n, tile = len(texture.image), len(up)
-        x0, y0 = (int(round(o * texture.px_per_m)) % tile for o in texture.origin)
-        up, down = (np.roll(t, (-y0, -x0), (0, 1)) for t in (up, down))
-        for i in range(0, n, tile):
-            for j in range(0, n, tile):
-                view = texture.image[i:i + tile, j:j + tile]
-                h, w = view.shape[:2]
-                cv2.add(view, up[:h, :w], view)
-                cv2.subtract(view, down[:h, :w], view)
+    def _add_noise(self, image, origin, px_per_m):
+        for tile, apply in zip(self._noise[px_per_m], (cv2.add, cv2.subtract), strict=True):
+            n, period = len(image), len(tile)
+            for row in range(0, n, period):
+                for column in range(0, n, period):
+                    view = image[row:row + period, column:column + period]
+                    apply(view, tile, view)
 
     def _paint_markings(self, brush):
         marks = self.markings
@@ -158,8 +174,8 @@ class Ground:
         shade = _Brush(mask, brush.origin, brush.px_per_m)
         for i in chosen:
             shade.polygon(self.shadows[i], (255, 255, 255))
-        dark = cv2.convertScaleAbs(brush.image, alpha=0.62)
-        cv2.copyTo(dark, mask, brush.image)
+        if len(chosen):
+            cv2.copyTo(cv2.convertScaleAbs(brush.image, alpha=0.62), mask, brush.image)
 
 
 class _Brush:
@@ -173,10 +189,6 @@ class _Brush:
         px = (np.asarray(points) - self.origin) * self.px_per_m - 0.5
         return np.round(px * (1 << SHIFT)).astype(np.int32)
 
-    @staticmethod
-    def _colour(colour):
-        return [float(c) for c in np.clip(np.round(colour), 0, 255)]
-
     def sees(self, middles, margin):
         """Which points lie in the texture or within the margin around it."""
         p = np.asarray(middles) - self.origin
@@ -184,27 +196,29 @@ class _Brush:
 
     def near(self, line) -> list[np.ndarray]:
         """Pieces of a polyline that matter here."""
-        if len(line) <= 2:
-            return [line]
         inside = self.sees(line, 40).astype(int)
         edges = np.flatnonzero(np.diff(np.concatenate([[0], inside, [0]])))
         return [line[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True) if b - a > 1]
 
     def line(self, points, width_m, colour):
         """Draw a broad polyline."""
-        thickness = max(int(round(width_m * self.px_per_m)), 1)
-        cv2.polylines(self.image, [self._px(points)], False, self._colour(colour), thickness,
+        thickness = max(round(width_m * self.px_per_m), 1)
+        cv2.polylines(self.image, [self._px(points)], False, _colour(colour), thickness,
                       cv2.LINE_8, SHIFT)
 
     def polygon(self, points, colour):
         """Fill a polygon."""
-        cv2.fillPoly(self.image, [self._px(points)], self._colour(colour), cv2.LINE_AA, SHIFT)
+        cv2.fillPoly(self.image, [self._px(points)], _colour(colour), cv2.LINE_AA, SHIFT)
 
     def disc(self, middle, radius_m, colour):
         """Fill a circle."""
         x, y = (int(v) for v in self._px(middle))
-        cv2.circle(self.image, (x, y), int(round(radius_m * self.px_per_m * (1 << SHIFT))),
-                   self._colour(colour), -1, cv2.LINE_AA, SHIFT)
+        cv2.circle(self.image, (x, y), round(radius_m * self.px_per_m * (1 << SHIFT)),
+                   _colour(colour), -1, cv2.LINE_AA, SHIFT)
+
+
+def _colour(colour) -> list[float]:
+    return np.clip(np.round(colour), 0, 255).tolist()
 
 
 def _square(x, y, yaw, half) -> np.ndarray:
@@ -226,6 +240,13 @@ def _noise(rng: np.random.Generator):
     up, down = np.clip(field_, 0, 40), np.clip(-field_, 0, 40)
     return tuple(cv2.cvtColor(np.round(t).astype(np.uint8), cv2.COLOR_GRAY2BGR)
                  for t in (up, down))
+
+
+def _noise_of_scales(tiles):
+    """The noise for each scale of texture, px/m."""
+    n = NOISE_M * FINE_PX_PER_M // COARSE
+    return {FINE_PX_PER_M: tiles, FINE_PX_PER_M // COARSE: tuple(
+        cv2.resize(t, (n, n), interpolation=cv2.INTER_AREA) for t in tiles)}
 
 
 def _mark(route: Route, look: Look, rng: np.random.Generator) -> Markings:

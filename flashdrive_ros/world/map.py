@@ -135,7 +135,7 @@ class Route:
 
 def bend(length: float, angle: float) -> np.ndarray:
     """Curvature samples of a bend that turns by `angle`, eased in and out over a quarter each."""
-    n = max(int(round(length / STEP_M)), 4)
+    n = max(round(length / STEP_M), 4)
     t = (np.arange(n) + 0.5) / n
     profile = np.minimum(1, np.minimum(t, 1 - t) * 4)
     return angle * profile / (profile.sum() * STEP_M)
@@ -179,7 +179,7 @@ class RouteBuilder:
 
     def straight(self, length: float) -> RouteBuilder:
         """Append a straight part."""
-        return self._append(np.zeros(max(int(round(length / STEP_M)), 1)))
+        return self._append(np.zeros(max(round(length / STEP_M), 1)))
 
     def curve(self, radius: float, angle: float | None = None) -> RouteBuilder:
         """Append a bend of about that radius, to a new heading around the base direction."""

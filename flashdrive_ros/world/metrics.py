@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .map import Route
-from .vehicle import FRONT_M, LENGTH_M, MIDDLE_M, VehicleState, WIDTH_M
+from .vehicle import FRONT_M, LENGTH_M, MIDDLE_M, WIDTH_M, VehicleState
 
 NEAR_M = 14.0
 
@@ -88,8 +88,6 @@ def hits_anything(state: VehicleState, director) -> bool:
     """Whether the ego's body overlaps a vehicle, a person or a parked car."""
     mine = ego_corners(state)
     middle = mine.mean(0)
-    for x, y, yaw, length, width in director.bodies():
-        if abs(x - middle[0]) < NEAR_M and abs(y - middle[1]) < NEAR_M and overlap(
-                mine, rectangle(x, y, yaw, length, width)):
-            return True
-    return False
+    bodies = director.bodies()
+    near = np.hypot(bodies[:, 0] - middle[0], bodies[:, 1] - middle[1]) < NEAR_M
+    return any(overlap(mine, rectangle(*body)) for body in bodies[near])

@@ -30,7 +30,8 @@ _BECAUSE = {
     'lead_slower': ('the lead vehicle is {gap} m ahead', 'a vehicle {gap} m ahead drives slower'),
     'lead_braking': ('the lead vehicle brakes {gap} m ahead', 'the vehicle ahead is braking'),
     'lead_stopped': ('the lead vehicle has stopped {gap} m ahead', 'the vehicle ahead stands'),
-    'cut_in': ('a vehicle cuts in from the {turn}', 'a vehicle from the {turn} moves into our lane'),
+    'cut_in': ('a vehicle cuts in from the {turn}',
+               'a vehicle from the {turn} moves into our lane'),
     'yellow_light': ('the traffic light turned yellow', 'the light ahead is yellow'),
     'red_light': ('the traffic light is red', 'the light ahead is red'),
     'pedestrian': ('a pedestrian crosses {gap} m ahead', 'a pedestrian is on the crosswalk'),
@@ -70,5 +71,5 @@ def describe(cause: Cause, rng: np.random.Generator | None = None) -> str:
     else:
         verb = pick(_ACTIONS[action])
     because = pick(_BECAUSE[cause.name])
-    gap = '' if np.isnan(cause.gap) else str(max(int(round(cause.gap)), 0))
+    gap = '' if np.isnan(cause.gap) else str(max(round(cause.gap), 0))
     return f'{verb} because {because.format(gap=gap, turn=cause.turn)}.'

@@ -47,8 +47,9 @@ class Scenario:
         if event == 'cut_in':
             lanes = max(lanes, 2)
         limits = {'town': (9.0, 13.9), 'suburb': (10.0, 15.0), 'country': (13.0, 20.0)}[place]
-        common = dict(event=event, lanes=lanes, speed_limit=float(rng.uniform(*limits)),
-                      density=float(rng.uniform(0.3, 1.6)) * (0.3 if event == 'free' else 1.0))
+        thin = 0.3 if event == 'free' else 1.0
+        common = {'event': event, 'lanes': lanes, 'speed_limit': float(rng.uniform(*limits)),
+                  'density': float(rng.uniform(0.3, 1.6)) * thin}
         if place == 'country':
             return cls(**common, shoulder=float(rng.uniform(0.5, 1.5)), parked=0.0,
                        buildings=0.03, trees=float(rng.uniform(0.1, 0.8)), storeys=1.0,

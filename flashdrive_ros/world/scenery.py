@@ -1,14 +1,14 @@
 """What stands beside the road: buildings, trees, lamp posts, hedges. None of it moves."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import cv2
 import numpy as np
 
 from .look import FACADES, Look
 from .map import Route
-from .meshes import EVERYWHERE, FIXED, Mesh, block, inset
+from .meshes import BODY, FIXED, PANE, PART, Mesh, block, inset, insets
 
 PIECE_M = 10.0
 """Buildings are cut into pieces of about this length, so that far-to-near order works."""
@@ -45,8 +45,9 @@ class Scenery:
         turn = np.array([[c, s, 0], [-s, c, 0], [0, 0, 1]], np.float32)
         quads = mesh.quads @ turn + np.array([x, y, 0], np.float32)
         normals = mesh.normals @ turn
-        self.meshes.append(Mesh(quads, look.shade(mesh.colours, normals).astype(np.float32),
-                                mesh.kinds, mesh.reach, normals))
+        self.meshes.append(replace(
+            mesh, quads=quads, normals=normals,
+            colours=look.shade(mesh.colours, normals).astype(np.float32)))
         self.mesh_things.append(thing)
 
     def add_shadow(self, corners, height: float, look: Look):
@@ -121,7 +122,7 @@ def _line_with_buildings(scenery, stretch, side, free, look, rng, density, tall)
             setback = float(rng.choice([0.6, 1.5, 4.0, 7.0]))
             storeys = max(1, int(rng.poisson(tall)))
             style = _Facade.sample(rng)
-            pieces = max(1, int(round(length / PIECE_M)))
+            pieces = max(1, round(length / PIECE_M))
             for i in range(pieces):
                 middle = s + (i + 0.5) * length / pieces
                 d = side * (shape.kerb + shape.sidewalk + setback + depth / 2)
@@ -161,24 +162,21 @@ class _Facade:
         """Put up one piece."""
         height = storeys * self.storey + 0.6
         walls = block(-length / 2, length / 2, -depth / 2, depth / 2, 0, height)
-        windows, shops = [], []
-        for wall in walls[:4]:
-            shops.append(inset(wall, 0, 1, 0, self.storey / height, lift=.02))
-            for floor in range(storeys):
-                v = (floor * self.storey + self.storey * (1 - self.window_height) * 0.6) / height
-                top = v + self.storey * self.window_height / height
-                if self.bands:
-                    windows.append(inset(wall, .03, .97, v, top, lift=.05))
-                    continue
-                for k in range(self.columns):
-                    margin = (1 - self.window_width) / 2
-                    windows.append(inset(wall, (k + margin) / self.columns,
-                                         (k + 1 - margin) / self.columns, v, top, lift=.05))
+        columns = 1 if self.bands else self.columns
+        margin = 0.03 if self.bands else (1 - self.window_width) / 2
+        floors = np.arange(storeys)[:, None] * self.storey
+        v0 = (floors + self.storey * (1 - self.window_height) * 0.6) / height
+        u0 = (np.arange(columns)[None] + margin) / columns
+        u0, v0 = (g.ravel() for g in np.broadcast_arrays(u0, v0))
+        panes = np.stack([u0, u0 + (1 - 2 * margin) / columns, v0,
+                          v0 + self.storey * self.window_height / height], 1)
+        windows = np.concatenate([insets(wall, panes, lift=.05) for wall in walls[:4]])
+        shops = [inset(wall, 0, 1, 0, self.storey / height, lift=.02) for wall in walls[:4]]
         thing = scenery.thing(x, y)
         scenery.add_mesh(thing, [
-            (walls[:4], self.wall, FIXED, EVERYWHERE), (walls[4:], self.roof, FIXED, EVERYWHERE),
-            (shops, self.ground_floor, FIXED, 120),
-            (windows, self.window, FIXED, 130 if self.bands else 75),
+            (walls[:4], self.wall, FIXED, BODY), (walls[4:], self.roof, FIXED, BODY),
+            (shops, self.ground_floor, FIXED, PART),
+            (windows, self.window, FIXED, PANE),
         ], x, y, yaw, look)
 
 
@@ -210,7 +208,7 @@ def _plant(scenery, x, y, look, rng):
     green = np.array([rng.uniform(48, 92), rng.uniform(84, 122), rng.uniform(34, 58)])
     thing = scenery.thing(x, y)
     trunk = block(-.14 * size, .14 * size, -.14 * size, .14 * size, 0, 2.6 * size)[:4]
-    scenery.add_mesh(thing, [(trunk, (84, 66, 50), FIXED, EVERYWHERE)], x, y, 0.0, look)
+    scenery.add_mesh(thing, [(trunk, (84, 66, 50), FIXED, BODY)], x, y, 0.0, look)
     conifer = rng.random() < 0.2
     if conifer:
         lobes = [(0, 0, 1.4 + 1.1 * k, 1.5 - 0.34 * k, 0.72 + 0.08 * k) for k in range(4)]
@@ -229,7 +227,7 @@ def _plant(scenery, x, y, look, rng):
     angle = np.arange(8) * np.pi / 4
     ring = np.stack([np.cos(angle), np.sin(angle)], 1) * 1.7 * size
     offset = -look.sun[:2] / max(look.sun[2], 0.3) * 3.2 * size
-    scenery.shadows.append(ring + [x, y] + offset)
+    scenery.shadows.append(ring + (np.array([x, y]) + offset))
     scenery.footprints.append((x, y, 0.0, 0.4, 0.4))
 
 
@@ -245,10 +243,10 @@ def _line_with_lamps(scenery, stretch, free, look, rng, density):
         thing = scenery.thing(x, y)
         arm = (-.06, .06, *sorted((0.0, -side * 1.8)))
         scenery.add_mesh(thing, [
-            (block(-.08, .08, -.08, .08, 0, 7.0)[:4], (92, 94, 98), FIXED, 160),
-            (block(*arm, 6.9, 7.0), (92, 94, 98), FIXED, 120),
+            (block(-.08, .08, -.08, .08, 0, 7.0)[:4], (92, 94, 98), FIXED, BODY),
+            (block(*arm, 6.9, 7.0), (92, 94, 98), FIXED, PART),
             (block(-.12, .12, *sorted((-side * 1.4, -side * 2.0)), 6.8, 6.92), (212, 212, 200),
-             FIXED, 120),
+             FIXED, PART),
         ], x, y, yaw, look)
         scenery.footprints.append((x, y, yaw, 0.2, 0.2))
 

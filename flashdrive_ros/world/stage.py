@@ -6,9 +6,9 @@ import numpy as np
 from .agents import LAMP_OF
 from .look import Look
 from .map import Route
-from .meshes import block, EVERYWHERE, FIXED
-from .renderer import Thing
+from .meshes import BODY, FIXED, block
 from .scenery import Scenery
+from .soup import Thing
 
 HEAD_Z_M = 5.0
 NEAR_HEAD_Z_M = 2.5
@@ -31,7 +31,7 @@ def signal_heads(junction, shape):
 def stage_poles(scenery: Scenery, route: Route, look: Look):
     """Add the poles that carry the traffic lights."""
     for junction in route.junctions:
-        *far, near = signal_heads(junction, route.shape)
+        *_, near = signal_heads(junction, route.shape)
         c, s = np.cos(junction.yaw), np.sin(junction.yaw)
         edge = -route.shape.kerb - 0.7
         a = junction.half_size + 1.7
@@ -39,13 +39,13 @@ def stage_poles(scenery: Scenery, route: Route, look: Look):
         reach = -edge + float(route.shape.lane_offset(0))
         thing = scenery.thing(x, y)
         scenery.add_mesh(thing, [
-            (block(-.1, .1, -.1, .1, 0, HEAD_Z_M + 1.0)[:4], POLE, FIXED, EVERYWHERE),
-            (block(-.07, .07, 0, reach, HEAD_Z_M + .85, HEAD_Z_M + 1.0), POLE, FIXED, 200),
+            (block(-.1, .1, -.1, .1, 0, HEAD_Z_M + 1.0)[:4], POLE, FIXED, BODY),
+            (block(-.07, .07, 0, reach, HEAD_Z_M + .85, HEAD_Z_M + 1.0), POLE, FIXED, BODY),
         ], x, y, junction.yaw, look)
         scenery.footprints.append((x, y, junction.yaw, 0.2, 0.2))
         thing = scenery.thing(near[0], near[1])
         scenery.add_mesh(thing, [(block(.1, .2, -.06, .06, 0, NEAR_HEAD_Z_M + 1.1)[:4], POLE,
-                                  FIXED, 200)], near[0], near[1], junction.yaw, look)
+                                  FIXED, BODY)], near[0], near[1], junction.yaw, look)
         scenery.footprints.append((near[0], near[1], junction.yaw, 0.2, 0.2))
 
 
@@ -57,10 +57,9 @@ def things_of(director, t: float) -> list[Thing]:
               for i, pose in enumerate(traffic.poses().tolist())]
     things += [Thing(i, model, x, y, yaw, paint=paint)
                for i, model, x, y, yaw, paint in director.parked]
-    for person in director.people:
-        x, y, yaw = (float(v) for v in route.pose(person.s, person.d))
-        heading = yaw + float(np.arctan2(person.across, person.along))
-        things.append(Thing(person.id, 'pedestrian', x, y, heading, paint=person.paint,
+    for person, (x, y, yaw) in zip(director.people, director.people_poses().tolist(),
+                                   strict=True):
+        things.append(Thing(person.id, 'pedestrian', x, y, yaw, paint=person.paint,
                             phase=person.phase))
     for k, signal in enumerate(director.signals):
         lamp = frozenset([LAMP_OF[signal.state(t)]])

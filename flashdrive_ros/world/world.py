@@ -21,18 +21,18 @@ import numpy as np
 from .boxes import Box2D, Box3D, boxes_2d, boxes_3d
 from .cameras import Camera, default_rig, jittered_rig
 from .director import Director
-from .expert import Decision, Expert
+from .expert import STEP_S, Decision, Expert
 from .ground import Ground
 from .look import Look
 from .metrics import Metrics, Status
 from .reason import describe
 from .renderer import Renderer
-from .scenario import Scenario, START_M
+from .scenario import START_M, Scenario
 from .scenery import build_scenery
 from .stage import stage_poles, things_of
 from .vehicle import Tracker, VehicleState
 
-SUBSTEP_S = 0.05
+SUBSTEP_S = STEP_S
 MEMORY_S = 4.0
 END_M = 230.0
 """An episode ends this far before its route does, where the road would come to an end in sight."""
@@ -80,8 +80,8 @@ class World:
     def reset(self, seed: int | None = None):
         """Begin the episode of that seed, or the same one again."""
         self.seed = self.seed if seed is None else int(seed)
-        names = ('scenario', 'route', 'look', 'scenery', 'ground', 'renderer', 'director', 'cameras',
-                 'start')
+        names = ('scenario', 'route', 'look', 'scenery', 'ground', 'renderer', 'director',
+                 'cameras', 'start')
         rngs = dict(zip(names, (np.random.default_rng(s) for s in np.random.SeedSequence(
             self.seed).spawn(len(names))), strict=True))
         wanted = self._wanted

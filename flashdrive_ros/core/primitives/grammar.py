@@ -41,7 +41,7 @@ def write(kind: str, values) -> str:
         bins[:, :2] = np.minimum(bins[:, :2], BINS - 1)
         bins[:, 2:] = np.maximum(bins[:, 2:], bins[:, :2] + 1)  # never empty
     start, end = MARKERS[kind]
-    inside = ''.join(NONE * len(row) if (row < 0).any() else ''.join(f'<{k}>' for k in row)
+    inside = ''.join(NONE * len(row) if min(row) < 0 else ''.join(f'<{k}>' for k in row)
                      for row in bins.tolist())
     return f'<|{start}|>{inside}<|{end}|>'
 

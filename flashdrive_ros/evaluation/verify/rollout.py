@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...core.action import held_constants
-from ...core.attention import BranchTails
+from ...core.branches import BranchTails
 from ...core.config import ModelConfig
 from ...core.model import Alpamayo
 from ...core.prompt import PromptLayout, build_layout

@@ -1,0 +1,194 @@
+"""
+Episodes that the expert drives, written down so that clips of them can be drawn later.
+
+Driving is cheap and drawing is not: an episode is driven first, then the moments
+worth learning from are chosen, then only those are drawn.  Now and then the
+vehicle is pushed off its way for a moment; what the expert does after that is
+how to recover (a plan that drifts would otherwise never be corrected).
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..core.ego import HISTORY_POSES
+from ..world.navigation import navigation_text
+from ..world.reason import action_of
+from ..world.renderer import Thing
+from ..world.stage import things_of
+from ..world.vehicle import from_map
+from ..world.world import SUBSTEP_S, World
+
+TICK_S = 0.1
+FUTURE = 64
+HELD_OUT = 100_000
+"""World seeds below this are never trained on."""
+AFTERMATH = 10
+"""Ticks after the last waypoint in which nothing may have gone wrong either."""
+
+
+@dataclass(frozen=True)
+class EpisodeConfig:
+    """
+    How episodes are driven.
+
+    `push_every_s` is the mean time between two pushes (0: none); they last about
+    `push_s`.  `event` insists on one kind of scenario.
+    """
+
+    seconds: float = 45.0
+    route_length: float = 1000.0
+    push_every_s: float = 9.0
+    push_s: float = 1.0
+    push_side_m: float = 0.7
+    push_acceleration: float = 1.5
+    jitter_cameras: float = 0.5
+    event: str | None = None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The world at a tick: enough to draw it and to say what should be done."""
+
+    pose: tuple[float, float, float]
+    speed: float
+    things: tuple[Thing, ...]
+    cause: str
+    kind: tuple[str, int]
+    text: str
+    navigation: str
+    pushed: bool
+    failed: bool
+
+
+@dataclass(frozen=True)
+class Episode:
+    """Moments 0.1 s apart in the world they come from."""
+
+    world: World
+    moments: tuple[Moment, ...]
+
+    def poses(self) -> np.ndarray:
+        """Rows x, y, yaw [n, 3] in the map."""
+        return np.array([m.pose for m in self.moments])
+
+    def history(self, tick: int) -> np.ndarray:
+        """Rows x, y, yaw [16, 3] up to `tick`, in the ego frame there."""
+        return self._seen_from(tick, tick - HISTORY_POSES + 1, tick + 1)
+
+    def future(self, tick: int) -> np.ndarray:
+        """Rows x, y, yaw [64, 3] after `tick`, in the ego frame there."""
+        return self._seen_from(tick, tick + 1, tick + FUTURE + 1)
+
+    def _seen_from(self, tick: int, begin: int, end: int) -> np.ndarray:
+        poses = [m.pose for m in self.moments[begin:end]]
+        return from_map(self.moments[tick].pose, poses)
+
+    def learnable(self) -> np.ndarray:
+        """Whether the window that ends at a tick [n] has a past, and a future free of faults."""
+        n = len(self.moments)
+        spoilt = np.array([m.pushed for m in self.moments])
+        failed = np.array([m.failed for m in self.moments])
+        good = np.zeros(n, dtype=bool)
+        for tick in range(HISTORY_POSES, n - FUTURE - AFTERMATH):
+            good[tick] = not (spoilt[tick + 1:tick + FUTURE + 1].any()
+                              or failed[tick - HISTORY_POSES:tick + FUTURE + AFTERMATH].any())
+        return good
+
+
+def training_seed(seed: int, index: int, attempt: int) -> int:
+    """World seed of an episode; never a held-out one."""
+    state = np.random.SeedSequence([seed, index, attempt]).generate_state(1)[0]
+    return HELD_OUT + int(state)
+
+
+def drive(world_seed: int, config: EpisodeConfig) -> Episode:
+    """Let the expert drive one episode; the same seed and configuration give the same one."""
+    rng = np.random.default_rng([world_seed, 1])
+    world = World(world_seed, config.event, route_length=config.route_length,
+                  jitter_cameras=bool(rng.random() < config.jitter_cameras))
+    pushes = Pushes(config, rng)
+    moments = [_moment(world, False, False)]
+    while len(moments) * TICK_S < config.seconds and not world.done:
+        failed = False
+        pushed = pushes.begin_tick(world)
+        for _ in range(round(TICK_S / SUBSTEP_S)):
+            if pushed:
+                pushes.apply(world)
+            status = world.step(SUBSTEP_S)
+            failed |= status.collision or status.off_road or status.red_light
+        moments.append(_moment(world, pushed, failed))
+    return Episode(world, tuple(moments))
+
+
+def _moment(world: World, pushed: bool, failed: bool) -> Moment:
+    cause = world.decision.cause
+    return Moment(
+        pose=world.state.pose, speed=world.state.speed,
+        things=tuple(things_of(world.director, world.time)), cause=cause.name,
+        kind=(cause.name, action_of(cause)), text=world.text,
+        navigation=navigation_text(world.route, world.s, world.scenario.speed_limit),
+        pushed=pushed, failed=failed)
+
+
+class Pushes:
+    """Short disturbances: sideways by steering past the lane's middle, and along it."""
+
+    def __init__(self, config: EpisodeConfig, rng: np.random.Generator):
+        self.config, self.rng = config, rng
+        self.ticks_left = 0
+        self.curvature = self.acceleration = 0.0
+
+    def begin_tick(self, world: World) -> bool:
+        """Whether the vehicle is pushed in the next 0.1 s."""
+        every = self.config.push_every_s
+        if self.ticks_left:
+            self.ticks_left -= 1
+        elif every and self.rng.random() < TICK_S / every and world.time > 1.5:
+            self._draw(world)
+        return self.ticks_left > 0
+
+    def _draw(self, world: World) -> None:
+        config, rng = self.config, self.rng
+        duration = config.push_s * rng.uniform(0.5, 1.5)
+        self.ticks_left = round(duration / TICK_S)
+        side = float(np.clip(rng.normal(0, config.push_side_m), -1.2, 1.2))
+        travelled = max(world.state.speed, 3.0) * duration
+        self.curvature = float(np.clip(2 * side / travelled ** 2, -0.06, 0.06))
+        self.acceleration = float(rng.normal(0, config.push_acceleration))
+
+    def apply(self, world: World) -> None:
+        """Replace the expert's commands of the next 0.05 s."""
+        decision = world.decision
+        road = float(world.route.curvature_at(world.s + 0.1 * world.state.speed,
+                                              world.expert.offset))
+        world.decision = replace(
+            decision, acceleration=decision.acceleration + self.acceleration,
+            curvature=road + self.curvature)
+
+
+def choose(episode: Episode, count: int, frames: int, window: int,
+           rng: np.random.Generator) -> list[int]:
+    """
+    First ticks of up to `count` clips of `frames` frames, rare situations as often as others.
+
+    All windows of `window` frames in a clip are learnable.  Clips overlap by
+    less than half.
+    """
+    good = episode.learnable()
+    inside = frames - window + 1
+    runs = np.convolve(good, np.ones(inside, dtype=int), 'valid') == inside
+    starts = np.flatnonzero(runs) - (window - 1)
+    starts = starts[starts >= 0]
+    kinds = [episode.moments[s + frames - 1].kind for s in starts]
+    share = {kind: kinds.count(kind) for kind in set(kinds)}
+    weight = np.array([1 / share[kind] for kind in kinds])
+    after_push = np.array([any(m.pushed for m in episode.moments[s:s + frames]) for s in starts])
+    weight = np.where(after_push, 1.5 * weight, weight) if len(starts) else weight
+    chosen: list[int] = []
+    while len(chosen) < count and weight.sum() > 0:
+        first = int(rng.choice(starts, p=weight / weight.sum()))
+        chosen.append(first)
+        weight = np.where(np.abs(starts - first) <= frames // 2, 0.0, weight)
+    return chosen

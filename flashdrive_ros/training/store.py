@@ -1,0 +1,120 @@
+"""
+The clips in the device's memory, and batches of windows drawn from them.
+
+A ring: new clips take the place of the oldest.  Images are resized on the way in
+by the engine's own preparation, on the device that trains.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core import images
+from ..core.config import ModelConfig
+from .samples import Field
+
+
+@dataclass(frozen=True)
+class Batch:
+    """
+    B windows; everything is on the training device.
+
+    images         uint8 [B, views, frames, 3, h, w], resized
+    prompt, reason, question, answer   token ids [B, n] with lengths [B]
+    controls       [B, 64, 2] m/s^2 and 1/m         speed  [B] m/s at t0
+    future, history [B, 64 | 16, 3] x, y, yaw       cause  [B] index
+    """
+
+    images: Tensor
+    prompt_ids: Tensor
+    prompt_length: Tensor
+    reason_ids: Tensor
+    reason_length: Tensor
+    question_ids: Tensor
+    question_length: Tensor
+    answer_ids: Tensor
+    answer_length: Tensor
+    controls: Tensor
+    speed: Tensor
+    future: Tensor
+    history: Tensor
+    cause: Tensor
+
+    def __len__(self) -> int:
+        return len(self.speed)
+
+    def split(self, size: int) -> list[Batch]:
+        """Parts of at most `size` windows."""
+        parts = [getattr(self, name).split(size) for name in self.__dataclass_fields__]
+        return [Batch(*part) for part in zip(*parts)]
+
+
+class ClipStore:
+    """Room for `capacity` clips on `device`."""
+
+    def __init__(self, fields: Mapping[str, Field], model: ModelConfig, capacity: int,
+                 device: torch.device):
+        self.model, self.capacity, self.device = model, capacity, device
+        self.frames = model.prompt.frames_per_camera
+        self.filled = self.at = 0
+        length, views, height, width, _ = fields['images'].shape
+        rows, columns = images.patch_grid(height, width, model.vision, model.prompt)
+        patch = model.vision.patch_size
+        self.size = rows * patch, columns * patch
+        self.windows = length - self.frames + 1
+        self.images = torch.empty((capacity, length, views, 3, *self.size), dtype=torch.uint8,
+                                  device=device)
+        self.arrays = {name: torch.empty((capacity, *f.shape), dtype=_torch_type(f.dtype),
+                                         device=device)
+                       for name, f in fields.items() if name != 'images'}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the store."""
+        return self.images.nbytes + sum(a.nbytes for a in self.arrays.values())
+
+    @staticmethod
+    def clip_bytes(fields: Mapping[str, Field], model: ModelConfig) -> int:
+        """Bytes that one clip takes."""
+        length, views, height, width, _ = fields['images'].shape
+        rows, columns = images.patch_grid(height, width, model.vision, model.prompt)
+        pixels = rows * columns * model.vision.patch_size ** 2
+        return length * views * 3 * pixels + sum(
+            f.nbytes for name, f in fields.items() if name != 'images')
+
+    def add(self, clip: Mapping[str, np.ndarray]) -> None:
+        """Put a clip in the place of the oldest."""
+        raw = torch.from_numpy(clip['images']).to(self.device, non_blocking=True)
+        flat = raw.flatten(0, 1).permute(0, 3, 1, 2)
+        self.images[self.at] = images.resize(flat, *self.size).view_as(self.images[self.at])
+        for name, array in self.arrays.items():
+            array[self.at] = torch.from_numpy(clip[name]).to(self.device, non_blocking=True)
+        self.at = (self.at + 1) % self.capacity
+        self.filled = min(self.filled + 1, self.capacity)
+
+    def batch(self, clips: Tensor, windows: Tensor) -> Batch:
+        """Windows `windows` [B] of the clips in places `clips` [B]."""
+        frames = windows[:, None] + torch.arange(self.frames, device=self.device)
+        pictures = self.images[clips[:, None], frames].transpose(1, 2)
+        names = [n for n in Batch.__dataclass_fields__ if n != 'images']
+        return Batch(pictures, *(self.arrays[name][clips, windows] for name in names))
+
+    def sample(self, count: int, generator: torch.Generator) -> Batch:
+        """Draw `count` windows at random; `generator` lives on the CPU."""
+        clips = torch.randint(self.filled, (count,), generator=generator).to(self.device)
+        windows = torch.randint(self.windows, (count,), generator=generator).to(self.device)
+        return self.batch(clips, windows)
+
+    def rollouts(self, count: int, length: int, generator: torch.Generator) -> list[Batch]:
+        """Draw `count` runs of `length` windows that follow each other, oldest window first."""
+        clips = torch.randint(self.filled, (count,), generator=generator).to(self.device)
+        first = torch.randint(self.windows - length + 1, (count,), generator=generator)
+        return [self.batch(clips, first.to(self.device) + step) for step in range(length)]
+
+
+def _torch_type(name: str) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, np.dtype(name))).dtype

@@ -1,0 +1,379 @@
+"""FrameSelector: which frames belong together, without ROS."""
+import random
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from flashdrive_ros.core.types import GRID_NS
+from flashdrive_ros.nodes.frames import (
+    JUMP_NS,
+    KEPT_PENDING,
+    KEPT_SETS,
+    FrameSelector,
+    StampGate,
+)
+
+MS = 1_000_000
+T0 = 1_700_000_000_000_000_000
+FRONT, LEFT, RIGHT = 1, 0, 2
+
+
+def at(ms):
+    return T0 + round(ms * MS)
+
+
+def feed(selector, camera, *times_ms):
+    """Add items whose payload is their own time; returns what `add` said last."""
+    said = None
+    for ms in times_ms:
+        said = selector.add(camera, at(ms), (camera, ms))
+    return said
+
+
+def taken(selector, **arguments):
+    """Time of the set and of each frame, ms after T0; None without a set."""
+    selection = selector.take(**arguments)
+    return selection and as_ms(selection)
+
+
+def as_ms(selection):
+    return ((selection.t0_ns - T0) / MS,
+            {c: (f.stamp_ns - T0) / MS for c, f in selection.frames.items()})
+
+
+def all_sets(selector, arrivals, tolerance=None):
+    """Every set that comes out while (camera, stamp) arrive one by one."""
+    sets = {}
+    for camera, stamp in arrivals:
+        assert selector.add(camera, stamp, None) is None
+        selection = selector.take(history=KEPT_SETS)
+        if selection is not None:
+            for s in (*selection.history, selection):
+                sets[s.t0_ns] = {c: f.stamp_ns for c, f in s.frames.items()}
+    return sets
+
+
+# ---- what is chosen
+
+def test_cameras_in_step_give_a_set_as_soon_as_the_last_one_arrives():
+    s = FrameSelector([LEFT, FRONT, RIGHT])
+    for ms in (0, 100, 200):
+        feed(s, FRONT, ms)
+        feed(s, LEFT, ms)
+        assert taken(s) is None
+        feed(s, RIGHT, ms)
+        assert taken(s) == (ms, {LEFT: ms, FRONT: ms, RIGHT: ms})
+
+
+def test_30_hz_cameras_give_frames_100_ms_apart():
+    s = FrameSelector([LEFT, FRONT])
+    for i in range(31):
+        feed(s, FRONT, i * 100 / 3)
+        feed(s, LEFT, i * 100 / 3)
+    last = s.take(history=3)
+    assert [round(as_ms(x)[0]) for x in (*last.history, last)] == [700, 800, 900, 1000]
+    assert [round(as_ms(x)[1][LEFT]) for x in (*last.history, last)] == [700, 800, 900, 1000]
+
+
+def test_a_repeated_frame_changes_nothing():
+    s = FrameSelector([LEFT, FRONT])
+    feed(s, FRONT, 0)
+    feed(s, LEFT, 0)
+    assert taken(s) is not None
+    feed(s, FRONT, 0)
+    feed(s, LEFT, 0)
+    assert taken(s) is None
+    assert s.tracks[FRONT].counts['repeated'] == 1
+
+
+def test_the_nearest_frame_is_waited_for_when_it_is_due():
+    s = FrameSelector([LEFT, FRONT])
+    for i in range(12):
+        feed(s, LEFT, i * 100 / 3)
+        feed(s, FRONT, i * 100 / 3)
+    taken(s)
+    feed(s, FRONT, 400)
+    assert taken(s) is None  # 367 is within the tolerance, but 400 is due
+    feed(s, LEFT, 400)
+    assert taken(s) == (400, {LEFT: 400, FRONT: 400})
+
+
+def test_a_camera_a_little_early_is_not_waited_for_again():
+    s = FrameSelector([LEFT, FRONT])
+    for ms in range(0, 500, 100):
+        feed(s, LEFT, ms - 5)
+        feed(s, FRONT, ms)
+    assert taken(s) == (400, {LEFT: 395, FRONT: 400})
+
+
+def test_a_frame_outside_the_tolerance_leaves_a_hole():
+    s = FrameSelector([LEFT, FRONT], tolerance_ns=30 * MS)
+    for ms in range(0, 300, 100):
+        feed(s, FRONT, ms)
+        feed(s, LEFT, ms + 31)
+    assert taken(s) is None
+    assert s.tracks[LEFT].counts['unmatched'] == 3
+
+
+@pytest.mark.parametrize('phase', range(-50, 51, 10))
+def test_a_10_hz_camera_of_any_phase_is_served(phase):
+    s = FrameSelector([LEFT, FRONT])
+    arrivals = sorted([(ms, FRONT) for ms in range(0, 1001, 100)]
+                      + [(ms + phase, LEFT) for ms in range(0, 1001, 100)])
+    sets = all_sets(s, [(c, at(ms)) for ms, c in arrivals])
+    assert len(sets) >= 10
+
+
+def test_the_first_frame_of_the_anchor_starts_the_grid():
+    s = FrameSelector([LEFT, FRONT])
+    feed(s, LEFT, 0, 33, 67)
+    feed(s, FRONT, 70)
+    feed(s, LEFT, 100)
+    assert taken(s) == (70, {LEFT: 67, FRONT: 70})
+
+
+def test_the_anchor_is_the_front_wide_camera_or_else_the_lowest_id():
+    assert FrameSelector([6, 1, 0]).anchor == 1
+    assert FrameSelector([6, 2]).anchor == 2
+    with pytest.raises(ValueError, match='anchor 4'):
+        FrameSelector([0, 1], anchor=4)
+
+
+@pytest.mark.parametrize('period', [99, 101, 104])
+def test_the_grid_follows_an_anchor_that_drifts(period):
+    s = FrameSelector([FRONT])
+    sets = all_sets(s, [(FRONT, at(i * period)) for i in range(300)])
+    times = sorted(sets)
+    assert len(sets) >= 299
+    assert max(abs(sets[t][FRONT] - t) for t in times) < 40 * MS
+    steps = [b - a for a, b in zip(times, times[1:])]
+    assert steps.count(GRID_NS) >= 0.8 * len(steps)
+    assert all(abs(step - GRID_NS) < 40 * MS for step in steps)
+
+
+# ---- the newest, and what came before
+
+def test_a_slow_consumer_gets_the_newest_set_and_can_ask_for_those_before():
+    s = FrameSelector([LEFT, FRONT])
+    for ms in range(0, 1000, 100):
+        feed(s, FRONT, ms)
+        feed(s, LEFT, ms)
+    last = s.take(history=3)
+    assert as_ms(last)[0] == 900
+    assert [as_ms(x)[0] for x in last.history] == [600, 700, 800]
+    assert s.counts['skipped'] == 9
+    assert s.take() is None
+
+
+def test_history_ends_at_a_hole():
+    s = FrameSelector([LEFT, FRONT])
+    for ms in (0, 100, 200, 400, 500):
+        feed(s, FRONT, ms)
+        feed(s, LEFT, ms)
+    last = s.take(history=3)
+    assert as_ms(last)[0] == 500
+    assert [as_ms(x)[0] for x in last.history] == [400]
+
+
+def test_history_holds_sets_that_were_taken_before():
+    s = FrameSelector([FRONT])
+    feed(s, FRONT, 0)
+    first = s.take()
+    feed(s, FRONT, 100)
+    assert s.take(history=3).history[0].frames is first.frames
+
+
+def test_sets_after_until_stay_for_later():
+    s = FrameSelector([FRONT])
+    feed(s, FRONT, 0, 100, 200)
+    assert taken(s, until_ns=at(150)) == (100, {FRONT: 100})
+    assert taken(s, until_ns=at(150)) is None
+    assert s.newest_ns() == at(200)
+    assert taken(s, until_ns=at(250)) == (200, {FRONT: 200})
+
+
+# ---- stamps that lie
+
+def test_a_late_frame_is_dropped_and_counted():
+    s = FrameSelector([LEFT, FRONT])
+    feed(s, FRONT, 0, 100)
+    feed(s, LEFT, 0, 100, 67)
+    assert s.tracks[LEFT].counts['late'] == 1
+    assert taken(s) == (100, {LEFT: 100, FRONT: 100})
+
+
+def test_time_going_back_starts_again_with_the_reason():
+    s = FrameSelector([LEFT, FRONT])
+    for ms in range(0, 5000, 100):
+        feed(s, FRONT, ms)
+        feed(s, LEFT, ms)
+    assert as_ms(s.take())[0] == 4900
+    said = []
+    for ms in range(0, 500, 100):  # the bag starts again
+        said.append(feed(s, LEFT, ms))
+        said.append(feed(s, FRONT, ms))
+    assert [x for x in said if x] == ['camera front_wide_120: time went back by 4.800 s']
+    last = s.take(history=8)
+    assert as_ms(last) == (400, {LEFT: 400, FRONT: 400})
+    # nothing of before the jump, and the two frames that proved the jump are not lost
+    assert [as_ms(x)[0] for x in last.history] == [0, 100, 200, 300]
+
+
+def test_a_gap_starts_again_with_the_reason():
+    s = FrameSelector([LEFT, FRONT])
+    feed(s, FRONT, 0)
+    feed(s, LEFT, 0)
+    assert taken(s) is not None
+    feed(s, LEFT, 3000)
+    feed(s, FRONT, 3000)
+    feed(s, LEFT, 3100)
+    assert feed(s, FRONT, 3100) == 'camera front_wide_120: a gap of 3.100 s'
+    last = s.take(history=8)
+    assert [as_ms(x)[0] for x in (*last.history, last)] == [3000, 3100]
+
+
+@pytest.mark.parametrize('odd_ms', [-T0 / MS, -60_000, 60_000, 1e9])
+def test_one_odd_stamp_of_any_camera_does_no_harm(odd_ms):
+    s = FrameSelector([LEFT, FRONT])
+    times = []
+    for ms in range(0, 1000, 100):
+        for camera in (FRONT, LEFT):
+            feed(s, camera, ms)
+            if ms == 300:
+                feed(s, camera, odd_ms)
+        times.append(as_ms(s.take())[0])
+    assert times == list(range(0, 1000, 100))
+    assert s.counts['jumps'] == 0
+    assert s.tracks[FRONT].counts['foreign'] == s.tracks[LEFT].counts['foreign'] == 1
+
+
+def test_a_camera_of_another_time_base_is_counted_and_spoils_nothing():
+    s = FrameSelector([LEFT, FRONT])
+    for ms in range(0, 1000, 100):
+        feed(s, LEFT, ms - 1e6)
+        feed(s, FRONT, ms)
+    assert taken(s) is None
+    # the first one came before the anchor had a say
+    assert s.tracks[LEFT].counts['foreign'] == 9
+    feed(s, LEFT, 1000)
+    feed(s, FRONT, 1000)
+    assert taken(s) == (1000, {LEFT: 1000, FRONT: 1000})
+
+
+def test_a_silent_camera_gives_no_sets_until_it_speaks_again():
+    s = FrameSelector([LEFT, FRONT])
+    for ms in range(0, 100_000, 100):
+        feed(s, FRONT, ms)
+    assert taken(s) is None
+    feed(s, FRONT, 100_000)
+    feed(s, LEFT, 100_000)
+    assert taken(s) == (100_000, {LEFT: 100_000, FRONT: 100_000})
+
+
+def test_memory_is_bounded_whatever_comes():
+    s = FrameSelector([LEFT, FRONT])
+    random.seed(1)
+    for i in range(20_000):
+        camera = random.choice([LEFT, LEFT, FRONT])
+        s.add(camera, at(i + random.uniform(-2000, 2000) * (random.random() < 0.2)), None)
+    held = sum(len(t.pending) + len(t.foreign) for t in s.tracks.values())
+    held += sum(len(slot.frames) for slot in s._slots.values())
+    assert held <= 2 * (KEPT_PENDING + 4 + KEPT_SETS)
+
+
+# ---- against a model that sees all frames at once
+
+def nearest_sets(streams, tolerance):
+    """For each grid time the nearest frame of each camera, each frame used once."""
+    origin = streams[FRONT][0]
+    sets, used = {}, dict.fromkeys(streams, -1)
+    for grid in range(origin, streams[FRONT][-1] + GRID_NS, GRID_NS):
+        chosen = {}
+        for camera, stamps in streams.items():
+            free = [x for x in stamps if x > used[camera]]
+            if free:
+                best = min(free, key=lambda x: (abs(x - grid), -x))
+                if abs(best - grid) <= tolerance:
+                    chosen[camera] = used[camera] = best
+        if len(chosen) == len(streams):
+            sets[grid] = chosen
+    return sets
+
+
+def arrivals_of(streams, delays):
+    return [(c, x) for _, c, x in sorted(
+        (x + delays[c], c, x) for c, stamps in streams.items() for x in stamps)]
+
+
+RATES = [10, 12.5, 15, 20, 24, 25, 29.97, 30, 50, 60]
+
+
+@settings(max_examples=150, deadline=None)
+@given(rates=st.lists(st.sampled_from(RATES), min_size=3, max_size=3),
+       phases=st.lists(st.integers(-60, 60), min_size=2, max_size=2),
+       delays=st.lists(st.integers(0, 250), min_size=3, max_size=3),
+       drops=st.sets(st.integers(0, 120), max_size=30),
+       tolerance=st.integers(20, 60))
+def test_any_rates_phases_delays_and_drops_choose_as_the_model_does(
+        rates, phases, delays, drops, tolerance):
+    offsets = {FRONT: 0, LEFT: phases[0], RIGHT: phases[1]}
+    streams = {}
+    for camera, rate in zip((FRONT, LEFT, RIGHT), rates):
+        stamps = [at(offsets[camera] + i * 1000 / rate) for i in range(int(3 * rate))]
+        # the anchor loses nothing: the grid of the model does not follow drift
+        streams[camera] = [x for i, x in enumerate(stamps)
+                           if camera == FRONT or i not in drops] or stamps
+    expected = nearest_sets(streams, tolerance * MS)
+    selector = FrameSelector(streams, tolerance * MS)
+    found = all_sets(selector, arrivals_of(
+        streams, {c: d * MS for c, d in zip(streams, delays)}))
+    assume(selector.counts['shifts'] == 0)
+    last = max(found, default=0)
+    assert found == {g: f for g, f in expected.items() if g <= last}
+    # and what was still open when the frames ended is only the last moments
+    assert not expected or max(expected) - last <= 3 * GRID_NS
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), jitter=st.integers(0, 12), rate=st.sampled_from([10, 20, 30]))
+def test_jitter_and_late_frames_never_give_a_bad_set(data, jitter, rate):
+    streams = {}
+    for camera in (FRONT, LEFT):
+        noise = data.draw(st.lists(st.integers(-jitter, jitter), min_size=2 * rate,
+                                   max_size=2 * rate))
+        streams[camera] = [at(i * 1000 / rate + n) for i, n in enumerate(noise)]
+    lateness = data.draw(st.lists(st.integers(0, 80), min_size=4 * rate, max_size=4 * rate))
+    arrivals = sorted((x + lateness.pop() * MS, c, x) for c in streams for x in streams[c])
+    selector = FrameSelector(streams)
+    sets = all_sets(selector, [(c, x) for _, c, x in arrivals])
+    times = sorted(sets)
+    for camera in streams:
+        chosen = [sets[t][camera] for t in times]
+        assert chosen == sorted(set(chosen))  # forwards, and each frame once
+        assert all(abs(x - t) <= selector.tolerance_ns for x, t in zip(chosen, times))
+    assert all(b - a >= GRID_NS - 50 * MS for a, b in zip(times, times[1:]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([FRONT, LEFT]), st.integers(-2**40, 2**62)),
+                max_size=60))
+def test_no_stamps_whatever_raise_or_go_backwards_unannounced(items):
+    selector = FrameSelector([FRONT, LEFT])
+    last = None
+    for camera, stamp in items:
+        if selector.add(camera, stamp, None):
+            last = None
+        selection = selector.take()
+        if selection is not None:
+            assert last is None or selection.t0_ns > last
+            last = selection.t0_ns
+
+
+# ---- the gate
+
+def test_the_gate_names_each_kind_of_stamp():
+    gate = StampGate()
+    assert [gate.judge(at(ms)) for ms in (0, 100, 100, 50, 5000, 200, 9000, 9100, 9200)] == [
+        'new', 'new', 'repeated', 'late', 'foreign', 'new', 'foreign', 'jump', 'new']
+    assert gate.limit_ns == JUMP_NS

@@ -1,0 +1,208 @@
+"""What callbacks store and the worker fetches, without ROS."""
+import numpy as np
+import pytest
+
+from flashdrive_ros.core.types import InputError
+from flashdrive_ros.nodes.frames import FrameSelector
+from flashdrive_ros.nodes.inputs import OdometryBuffer, StepInputs
+
+MS = 1_000_000
+T0 = 1_700_000_000_000_000_000
+TOPICS = {0: '/left', 1: '/front'}
+
+
+def at(ms):
+    return T0 + round(ms * MS)
+
+
+class Store:
+    """StepInputs with a clock in hand and a record of what was decoded."""
+
+    def __init__(self, cameras=(0, 1)):
+        self.now, self.decoded = 100.0, []
+        self.inputs = StepInputs(FrameSelector(cameras), self.decode, clock=lambda: self.now)
+
+    def decode(self, camera, payload):
+        self.decoded.append((camera, payload))
+        if payload == 'bad':
+            raise InputError('bad image')
+        return np.full((2, 2, 3), camera, np.uint8)
+
+    def odometry(self, from_ms, to_ms, step_ms=10, speed=10.0):
+        for ms in np.arange(from_ms, to_ms + 1e-6, step_ms):
+            self.inputs.add_odometry(at(ms), (speed * ms / 1000, 0, 0), (0, 0, 0, 1))
+
+    def see(self, *times_ms, payload=None):
+        for ms in times_ms:
+            for camera in self.inputs.selector.camera_ids:
+                self.inputs.add_camera(camera, at(ms), payload or ms)
+
+    def why(self):
+        return self.inputs.waiting_for(1.0, TOPICS)
+
+
+def test_frames_and_ego_history_of_one_time_come_together():
+    store = Store()
+    store.odometry(-1500, 0)
+    store.see(0)
+    step = store.inputs.take()
+    assert step.frames.t0_ns == step.ego.t0_ns == at(0)
+    assert step.frames.camera_ids == (0, 1)
+    assert step.ego.xyz[0, 0] == pytest.approx(-15)
+    assert store.inputs.take() is None
+
+
+@pytest.mark.parametrize('step_ms', [1000 / 30, 10, 50])
+def test_ego_history_does_not_depend_on_the_odometry_rate(step_ms):
+    store = Store()
+    store.odometry(-2000, 100, step_ms)
+    store.see(0)
+    ego = store.inputs.take().ego
+    assert ego.xyz[:, 0] == pytest.approx(np.linspace(-15, 0, 16), abs=1e-6)
+
+
+def test_only_frames_that_are_chosen_are_decoded_and_each_once():
+    store = Store()
+    store.odometry(-1500, 1000)
+    for i in range(10):
+        store.see(i * 100 / 3)
+    store.inputs.take()
+    assert sorted({ms for _, ms in store.decoded}) == pytest.approx([0, 100, 200, 300])
+    store.see(333.3, 366.7, 400)
+    step = store.inputs.take()
+    assert len(step.history) == 3
+    assert len(store.decoded) == 2 * 5
+
+
+def test_history_completes_the_window_after_a_skip():
+    store = Store()
+    store.odometry(-1500, 1000)
+    store.see(0, 100, 200, 300, 400, 500)
+    step = store.inputs.take()
+    assert [h.t0_ns for h in (*step.history, step.frames)] == [at(m) for m in (200, 300, 400, 500)]
+
+
+def test_frames_wait_for_the_odometry_that_covers_them():
+    store = Store()
+    store.odometry(-1500, -50)
+    store.see(0)
+    assert store.inputs.take() is None
+    store.odometry(0, 0)
+    assert store.inputs.take().frames.t0_ns == at(0)
+
+
+def test_late_odometry_gives_older_frames_rather_than_none():
+    store = Store()
+    store.odometry(-1500, 250)
+    store.see(0, 100, 200, 300, 400)
+    assert store.inputs.take().frames.t0_ns == at(200)
+
+
+def test_odometry_that_begins_too_late_is_named():
+    store = Store()
+    store.odometry(-500, 0)
+    store.see(0)
+    with pytest.raises(InputError, match=r'odometry begins 1\.000 s after'):
+        store.inputs.take()
+    assert store.inputs.take() is None
+
+
+def test_a_jump_is_told_with_the_next_step_even_when_one_fails_between():
+    store = Store()
+    store.odometry(-1500, 5000)
+    store.see(*range(0, 5000, 100))
+    assert store.inputs.take().restart == ''
+    store.odometry(0, 1400)
+    store.see(0, 100, 200)
+    with pytest.raises(InputError):
+        store.inputs.take()  # 1.5 s of odometry are not there yet
+    store.odometry(1400, 2000)
+    store.see(*range(300, 2001, 100))
+    assert 'went back' in store.inputs.take().restart
+    store.see(2100)
+    store.odometry(2100, 2100)
+    assert store.inputs.take().restart == ''
+
+
+def test_an_image_that_cannot_be_read_costs_only_its_own_set():
+    store = Store()
+    store.odometry(-1500, 1000)
+    store.see(0)
+    store.inputs.take()
+    store.see(100, payload='bad')
+    with pytest.raises(InputError, match='bad image'):
+        store.inputs.take()
+    store.see(200)
+    step = store.inputs.take()
+    assert step.frames.t0_ns == at(200)
+    # the window ends where the bad image is
+    assert step.history == ()
+
+
+def test_nav_text_wins_over_route_text_and_an_empty_one_clears():
+    inputs = Store().inputs
+    assert inputs.nav_text == ''
+    inputs.set_route_text('follow the road')
+    assert inputs.nav_text == 'follow the road'
+    inputs.set_nav_text(' turn left ')
+    assert inputs.nav_text == 'turn left'
+    inputs.set_nav_text('')
+    assert inputs.nav_text == 'follow the road'
+    inputs.set_route_text('')
+    assert inputs.nav_text == ''
+
+
+# ---- why nothing comes
+
+def test_a_silent_camera_is_named_with_its_topic():
+    store = Store()
+    store.odometry(-1500, 0)
+    store.inputs.add_camera(1, at(0), None)
+    assert store.why() == 'no images from camera 0 cross_left_120 (/left)'
+    store.now += 2
+    assert '/left' in store.why() and '/front' in store.why()
+
+
+def test_missing_and_old_odometry_are_told():
+    store = Store()
+    store.see(0)
+    assert store.why() == 'no odometry'
+    store.odometry(-1500, -300)
+    assert store.why() == "odometry is 0.300 s older than the newest frames"
+    store.odometry(0, 0)
+    assert store.why() == ''
+
+
+# ---- the buffer
+
+def test_odometry_that_is_not_finite_late_or_odd_is_counted_and_dropped():
+    buffer = OdometryBuffer()
+    still = (0, 0, 0, 1)
+    for ms in range(0, 1600, 10):
+        buffer.add(at(ms), (ms / 100, 0, 0), still)
+    buffer.add(at(1610), (float('nan'), 0, 0), still)
+    buffer.add(at(1610), (0, 0, 0), (0, 0, 0, 0))
+    buffer.add(at(1000), (0, 0, 0), still)
+    buffer.add(at(1590), (0, 0, 0), still)
+    buffer.add(at(1e7), (0, 0, 0), still)
+    assert buffer.counts == {'received': 165, 'not finite': 2, 'late': 1, 'repeated': 1,
+                             'foreign': 1}
+    assert buffer.history(at(1550)).xyz[0, 0] == pytest.approx(-15)
+
+
+def test_odometry_starts_again_when_time_jumps():
+    buffer = OdometryBuffer()
+    for ms in (*range(5000, 8000, 50), *range(0, 1600, 50)):
+        buffer.add(at(ms), (ms / 100, 0, 0), (0, 0, 0, 1))
+    # the sample that proved the jump is the first one kept
+    assert buffer.newest_ns == at(1550)
+    with pytest.raises(InputError, match=r'begins 0\.0'):
+        buffer.history(at(1500))
+    assert buffer.history(at(1550)).xyz[0, 0] == pytest.approx(-15)
+
+
+def test_odometry_is_kept_for_a_few_seconds_only():
+    buffer = OdometryBuffer()
+    for ms in range(0, 60_000, 10):
+        buffer.add(at(ms), (0, 0, 0), (0, 0, 0, 1))
+    assert len(buffer._samples) <= 401

@@ -1,0 +1,182 @@
+"""The engine's thread, with an engine double."""
+import threading
+from concurrent.futures import TimeoutError
+
+import numpy as np
+import pytest
+from support.engine_double import EngineDouble
+
+from flashdrive_ros.core.ego import EgoHistory
+from flashdrive_ros.core.types import CameraFrame, FrameSet, InputError
+from flashdrive_ros.nodes.inputs import StepInput
+from flashdrive_ros.nodes.worker import EngineWorker
+
+
+def step_input(t0_ns, restart=''):
+    frames = FrameSet(t0_ns, {1: CameraFrame(np.zeros((2, 2, 3), np.uint8), t0_ns)})
+    ego = EgoHistory(t0_ns, np.zeros((16, 3)), np.tile(np.eye(3), (16, 1, 1)))
+    return StepInput(frames, ego, '', (), 0.0, restart)
+
+
+class Bench:
+    """A worker whose newest input is set by hand."""
+
+    def __init__(self):
+        self.engine = EngineDouble()
+        self.newest = None
+        self.plans, self.problems = [], []
+        self.worker = EngineWorker(self.fetch, self.deliver, self.report)
+
+    def fetch(self):
+        newest, self.newest = self.newest, None
+        if isinstance(newest, Exception):
+            raise newest
+        return newest
+
+    def deliver(self, plan, given):
+        self.plans.append(plan.t0_ns)
+
+    def report(self, kind, error):
+        self.problems.append((kind, str(error)))
+
+    def start(self):
+        self.worker.load(lambda: self.engine)
+        self.worker.stepping = True
+
+    def step(self, given):
+        self.newest = given
+        self.worker.wake()
+        self.settle()
+
+    def settle(self):
+        self.worker.ask(lambda engine: None, 10.0)
+
+
+@pytest.fixture
+def bench():
+    b = Bench()
+    yield b
+    assert b.worker.close()
+
+
+def test_everything_the_engine_does_is_on_one_thread(bench):
+    bench.start()
+    bench.step(step_input(100))
+    bench.worker.ask(lambda engine: engine.reset('x'))
+    assert len(bench.engine.threads) == 1 and threading.get_ident() not in bench.engine.threads
+
+
+def test_nothing_is_stepped_before_it_is_loaded_and_started(bench):
+    bench.step(step_input(100))
+    bench.worker.load(lambda: bench.engine)
+    bench.step(step_input(200))
+    bench.worker.stepping = True
+    bench.step(step_input(300))
+    assert bench.plans == [300]
+
+
+def test_a_busy_worker_takes_the_newest_input_when_it_is_free(bench):
+    entered, go_on = threading.Event(), threading.Event()
+    bench.start()
+
+    def hold(frames):
+        entered.set()
+        go_on.wait(10)
+    bench.engine.fault = hold
+    bench.newest = step_input(100)
+    bench.worker.wake()
+    assert entered.wait(10)
+    for t0 in (200, 300, 400):
+        bench.newest = step_input(t0)
+        bench.worker.wake()
+    go_on.set()
+    bench.settle()
+    assert bench.plans == [100, 400]
+
+
+def test_a_repeated_frame_gives_no_plan(bench):
+    bench.start()
+    bench.step(step_input(100))
+    bench.step(step_input(100))
+    assert bench.plans == [100] and not bench.problems
+
+
+def test_refused_input_is_reported_and_the_engine_kept_as_it_is(bench):
+    bench.start()
+    bench.step(InputError('no odometry'))
+    bench.step(step_input(100))
+    assert bench.problems == [('input', 'no odometry')]
+    assert bench.plans == [100] and bench.engine.resets == []
+
+
+@pytest.mark.parametrize('error', [RuntimeError('device lost'), MemoryError('out of memory')])
+def test_a_failed_step_is_reported_and_the_engine_reset(bench, error):
+    bench.start()
+
+    def fail(frames):
+        raise error
+    bench.engine.fault = fail
+    bench.step(step_input(100))
+    bench.engine.fault = lambda frames: None
+    bench.step(step_input(200))
+    assert bench.problems == [('engine', str(error))]
+    assert bench.engine.resets == [f'{type(error).__name__}: {error}']
+    assert bench.plans == [200]
+
+
+def test_an_engine_that_cannot_even_reset_does_not_end_the_thread(bench):
+    bench.start()
+    bench.engine.fault = bench.engine.reset = lambda _: 1 / 0
+    bench.step(step_input(100))
+    bench.step(step_input(200))
+    assert [kind for kind, _ in bench.problems] == ['engine'] * 4
+
+
+def test_a_failed_delivery_does_not_reset_the_engine(bench):
+    bench.start()
+    bench.worker._deliver = lambda plan, given: 1 / 0
+    bench.step(step_input(100))
+    assert bench.problems == [('output', 'division by zero')] and bench.engine.resets == []
+
+
+def test_a_jump_resets_the_engine_before_the_step(bench):
+    bench.start()
+    bench.step(step_input(100, restart='time went back'))
+    assert bench.engine.resets == ['time went back'] and bench.plans == [100]
+
+
+def test_a_failed_load_raises_where_it_was_asked_for(bench):
+    def broken():
+        raise FileNotFoundError('no such checkpoint')
+    bench.start()
+    with pytest.raises(FileNotFoundError, match='no such checkpoint'):
+        bench.worker.load(broken)
+    assert bench.worker.engine is None
+
+
+def test_asking_a_busy_engine_ends_in_time_and_the_question_is_dropped(bench):
+    go_on = threading.Event()
+    bench.worker.tell(lambda engine: go_on.wait(10))
+    asked = []
+    with pytest.raises(TimeoutError, match=r'busy for more than 0\.2 s'):
+        bench.worker.ask(asked.append, 0.2)
+    go_on.set()
+    bench.settle()
+    assert asked == []
+
+
+def test_closing_frees_whoever_waits():
+    worker = EngineWorker(lambda: None, None, None)
+    go_on, said = threading.Event(), []
+
+    def wait():
+        try:
+            worker.load(lambda: go_on.wait(10))
+        except TimeoutError as error:
+            said.append(str(error))
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    assert worker.close(timeout_s=0.2) is False
+    waiter.join(10)
+    assert said == ['the node is closing']
+    go_on.set()
