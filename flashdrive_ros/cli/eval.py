@@ -41,8 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='another checkpoint for the policy full: that before streaming fine-tuning')
     add('--policies', nargs='+', default=[], metavar='POLICY', help='only these policies')
     add('--seconds', type=float, default=20.0, help='length of an episode (default: %(default)s)')
-    add('--set', action='append', default=[], metavar='SETTING=VALUE',
-        help='one setting of the engine, such as greedy=true; may be repeated')
     film = kinds.add_parser('film', help='four scenarios as one small animated picture')
     add = film.add_argument
     add('--model', default='small', help='checkpoint (default: %(default)s)')
@@ -66,6 +64,10 @@ def _common(parser, seeds: int, first: int) -> None:
     add('--dtype', default='auto', help='number type of the model (default: %(default)s)')
     add('--workers', type=int, default=None, help='processes with one thread each; 0: in this '
         'one (default: one a core)')
+    add('--lanes', type=int, default=None, help='episodes a process drives at once, one engine '
+        'planning for all of them; 0: an engine in every process (default: 0 on a CPU, else 12)')
+    add('--set', action='append', default=[], metavar='SETTING=VALUE',
+        help='one setting of the engine, such as greedy=true; may be repeated')
     add('--limit', type=float, default=0.0, metavar='S', help='stop after S seconds and report '
         'what there is; 0: never (default: %(default)s)')
     add('--engine-seed', type=int, default=0, help='seed of sampling (default: %(default)s)')
@@ -99,7 +101,7 @@ def _open_loop(args) -> int:
     config = open_loop.OpenLoop(
         models, stretches=args.stretches, windows=args.windows, every=args.every,
         samples=args.samples, probe='' if args.no_probe else probe,
-        engine_seed=args.engine_seed, dtype=args.dtype)
+        engine_seed=args.engine_seed, settings=_settings(args.set))
     return _measure(args, 'open_loop', config, open_loop, open_loop_results)
 
 
@@ -109,7 +111,7 @@ def _closed_loop(args) -> int:
               'streaming': args.model}
     models = _only(models, args.policies, 'policy')
     config = closed_loop.ClosedLoop(models, args.seconds, {
-        'seed': args.engine_seed, 'dtype': args.dtype, **_settings(args.set)})
+        'seed': args.engine_seed, **_settings(args.set)})
     return _measure(args, 'closed_loop', config, closed_loop, closed_loop_results)
 
 
@@ -140,10 +142,11 @@ def _measure(args, name: str, config, module, results) -> int:
     """Do what is missing, then write results, tables and charts from all there is."""
     from dataclasses import asdict
 
-    from ..evaluation.engines import fingerprint
+    from ..evaluation.fingerprint import fingerprint
     from ..evaluation.record import write_results
-    from ..evaluation.workers import RowFile, run_tasks
-    settings = {**asdict(config), 'device': args.device.partition(':')[0], 'weights': {
+    from ..evaluation.workers import Crew, RowFile, run_tasks
+    kind = args.device.partition(':')[0]
+    settings = {**asdict(config), 'device': kind, 'dtype': args.dtype, 'weights': {
         model: fingerprint(model) for model in sorted(set(config.models.values())) if model}}
     path = args.work / f'{name}.jsonl'
     if args.fresh:
@@ -151,13 +154,14 @@ def _measure(args, name: str, config, module, results) -> int:
     file = RowFile(path, settings)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     workers = args.workers if args.workers is not None else len(os.sched_getaffinity(0))
+    lanes = args.lanes if args.lanes is not None else 0 if kind == 'cpu' else 12
+    crew = Crew(workers, args.device, args.dtype, lanes, args.limit)
     tasks = module.tasks(config, seeds, file.rows)
     print(f'{name}: {len(tasks)} tasks to do, {len(file.rows)} rows in {path}')
-    failures = run_tasks(module.run_task, tasks, file, workers=workers, device=args.device,
-                         limit_s=args.limit)
+    failures = run_tasks(module.run_task, tasks, file, crew)
     rows = [row for row in file.rows if row['seed'] in seeds]
     body = write_results(args.out / f'{name}.json', results.summary(config, rows),
-                         settings=settings, workers=workers)
+                         settings=settings, crew=asdict(crew))
     print(results.table(body))
     for picture in results.draw(body, args.out):
         print(picture)

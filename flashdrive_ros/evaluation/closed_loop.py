@@ -8,7 +8,7 @@ second off the road.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -18,6 +18,7 @@ from ..world import Trajectory, World
 from ..world.vehicle import to_map
 from .driving import distances, plan_deviation, relative_progress
 from .expert_drive import ExpertDrive, record_expert
+from .planners import Planner
 from .policies import CONSTANT_VELOCITY, Move, Scene, policy_of
 from .texts import agrees, cause_named, is_near
 from .windows import FUTURE, TICK_S, check_seeds
@@ -30,7 +31,7 @@ class ClosedLoop:
     """
     What is driven: `models` names the checkpoint of each policy ('' for none).
 
-    `settings` are fields of `EngineConfig` for the models (and `dtype`).
+    `settings` are fields of `EngineConfig` for the models.
     """
 
     models: dict[str, str]
@@ -51,18 +52,18 @@ def tasks(config: ClosedLoop, seeds: Sequence[int], rows: list[dict]) -> list[di
             for seed in seeds for name in config.models if (seed, name) not in done]
 
 
-def run_task(task: dict, device: str) -> dict:
-    """Drive one episode with one policy; returns its row."""
+def run_task(task: dict, planners: Callable[[str], Planner]) -> Iterator[dict]:
+    """Drive one episode with one policy; gives its row."""
     config, seed, name = ClosedLoop(**task['config']), task['seed'], task['policy']
     reference = record_expert(seed, HISTORY_POSES + config.ticks + FUTURE)
     about = {'seed': seed, 'policy': name, 'event': reference.event, 'fault': reference.fault}
-    if reference.fault:
-        return about
-    policy = policy_of(name, reference, config.models, device, config.settings)
-    episode = Episode(seed, reference, policy)
-    while episode.ticks < config.ticks and not episode.ended:
-        episode.step()
-    return {**about, **episode.results(config.ticks, judge_text=name != CONSTANT_VELOCITY)}
+    if not reference.fault:
+        policy = policy_of(name, reference, config.models, planners, config.settings)
+        episode = Episode(seed, reference, policy)
+        while episode.ticks < config.ticks and not episode.ended:
+            episode.step()
+        about |= episode.results(config.ticks, judge_text=name != CONSTANT_VELOCITY)
+    yield about
 
 
 class Episode:

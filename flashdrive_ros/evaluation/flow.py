@@ -2,54 +2,54 @@
 How the velocity changes along the flow, and what it costs to reuse it.
 
 All schedules are tried from the same noise after the same reasoning, on the
-very window that the engine has just planned for.
+very window that an engine has just planned for.
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from ..core import unicycle
 from ..core.action import Velocity, held_constants, integrate
 from ..core.ego import EgoHistory
-from ..core.engine import Engine
-from ..core.trajectories import drive
-from .errors import errors
+from ..core.model import Alpamayo
+from .planners import Explored
 
 
-class FlowProbe:
-    """Takes the velocity field of an engine's step and integrates it in other ways."""
+@torch.inference_mode()
+def explore(model: Alpamayo, field: Velocity, noise: Tensor, steps: int,
+            egos: Sequence[EgoHistory]) -> list[Explored]:
+    """
+    Try every schedule on B windows of K samples each, `noise` [B, K, N, 2].
 
-    def __init__(self, engine: Engine):
-        self.engine, self._seen = engine, None
+    `field` takes them side by side, with or without the dimension of the one
+    window that there is.
+    """
+    batch, samples = noise.shape[:2]
+    start = noise if batch > 1 else noise[0]
+    plain = PlainPath(field, start, steps)
+    xy = {}
+    for schedule in schedules(steps):
+        controls = integrate(plain, start, steps, reuse=schedule).view_as(noise)
+        xy[name_of(schedule)] = drive_all(controls, egos, model).xyz[..., :2].unflatten(
+            0, (batch, samples)).numpy()
+    changes = plain.changes(batch)
+    return [Explored(changes[b], {name: values[b] for name, values in xy.items()})
+            for b in range(batch)]
 
-    def begin(self) -> None:
-        """Watch the next step."""
-        self.engine.flow_observer = self._observe
 
-    def _observe(self, field: Velocity, noise: Tensor) -> None:
-        self._seen = field, noise
-        self.engine.flow_observer = None
-
-    @torch.inference_mode()
-    def examine(self, ego: EgoHistory, truth: np.ndarray) -> dict:
-        """
-        Change of velocity [steps - 1]; by schedule, ADE and minADE m of the K samples.
-
-        To be called before the engine's next step, whose cache the field reads.
-        """
-        (field, noise), steps = self._seen, self.engine.flow_steps
-        action = held_constants(self.engine.model.config.action, self.engine.model.dtype)
-        plain = PlainPath(field, noise, steps)
-        found = {}
-        for schedule in schedules(steps):
-            controls = integrate(plain, noise, steps, reuse=schedule)
-            scored = errors(drive(controls, ego, action).xyz[..., :2].numpy(), truth)
-            found[name_of(schedule)] = [scored['ade'], scored['min_ade']]
-        self._seen = None
-        return {'change': plain.change(), 'reuse': found}
+def drive_all(controls: Tensor, egos: Sequence[EgoHistory],
+              model: Alpamayo) -> unicycle.UnicycleTrajectory:
+    """Trajectories of normalised `controls` [B, K, N, 2] of windows, B * K rows."""
+    action = held_constants(model.config.action, model.dtype)
+    samples = controls.shape[1]
+    xyz = torch.stack([torch.as_tensor(e.xyz, dtype=torch.float32) for e in egos])
+    rot = torch.stack([torch.as_tensor(e.rot, dtype=torch.float32) for e in egos])
+    speed = unicycle.speed_from_history(xyz, rot, action)
+    return unicycle.decode(controls.flatten(0, 1).cpu(), speed.repeat_interleave(samples),
+                           xyz[:, -1, 2].repeat_interleave(samples), action)
 
 
 class PlainPath:
@@ -67,11 +67,12 @@ class PlainPath:
                 return velocity
         return self.field(x, t)
 
-    def change(self) -> list[float]:
-        """How far each velocity is from the one before it, as a share of that one's size."""
-        velocities = [v for _, _, v in self.trace]
-        return [float((after - before).norm() / before.norm())
-                for before, after in zip(velocities, velocities[1:])]
+    def changes(self, batch: int) -> list[list[float]]:
+        """How far each velocity is from the one before it, as a share of its size; by window."""
+        velocities = [v.reshape(batch, -1) for _, _, v in self.trace]
+        shares = [(after - before).norm(dim=1) / before.norm(dim=1)
+                  for before, after in zip(velocities, velocities[1:])]
+        return torch.stack(shares, 1).tolist()
 
 
 def schedules(steps: int) -> list[tuple[int, ...]]:

@@ -8,18 +8,16 @@ rows see the same windows, so their errors can be compared one by one.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
 from ..core.ego import HISTORY_POSES, EgoHistory
 from ..core.types import DrivePlan
-from .engines import engine_of
 from .errors import errors
 from .expert_drive import ExpertDrive, record_expert
-from .flow import FlowProbe
+from .planners import Planner
 from .texts import cause_named
 from .windows import (
     FUTURE,
@@ -33,6 +31,8 @@ from .windows import (
 
 CONSTANT_VELOCITY = 'constant_velocity'
 FULL, STREAMING = 'full', 'streaming'
+BEFORE = 3
+"""Frames before the newest one in a window."""
 ROWS = (FULL, STREAMING, 'streaming_vlm_tuned', 'streaming_expert_tuned', CONSTANT_VELOCITY)
 
 
@@ -44,7 +44,8 @@ class OpenLoop:
     `models` names the checkpoint of each row ('' for none); rows named
     streaming… stream.  Of each stretch of `windows` consecutive windows every
     `every`-th counts, the last one always.  The flow is examined (`probe`) in
-    the last window of each stretch of that row.
+    the last window of each stretch of that row.  `settings` are further fields
+    of `EngineConfig`.
     """
 
     models: dict[str, str]
@@ -55,7 +56,7 @@ class OpenLoop:
     samples: int = 6
     probe: str = ''
     engine_seed: int = 0
-    dtype: str = 'auto'
+    settings: dict = field(default_factory=dict)
 
     @property
     def ticks(self) -> int:
@@ -65,7 +66,7 @@ class OpenLoop:
     def starts(self, seed: int) -> list[int]:
         """First tick of each stretch: one anywhere in each equal part of the episode."""
         rng = np.random.default_rng([seed, 2])
-        edges = np.linspace(HISTORY_POSES + 3, self.ticks - FUTURE - self.windows,
+        edges = np.linspace(HISTORY_POSES + BEFORE, self.ticks - FUTURE - self.windows,
                             self.stretches + 1).astype(int)
         return [int(rng.integers(a, max(b, a + 1))) for a, b in zip(edges[:-1], edges[1:])]
 
@@ -75,39 +76,30 @@ class OpenLoop:
 
 
 def tasks(config: OpenLoop, seeds, rows: list[dict]) -> list[dict]:
-    """Return what is still to be done: a seed and a row of the table each, the seeds in turn."""
+    """Return what is still to be done: a seed each, and the rows of the table that it lacks."""
     check_seeds(seeds)
     done = {(row['seed'], row['row']) for row in rows}
-    todo = []
-    for seed in seeds:
-        missing = [name for name in config.models if (seed, name) not in done]
-        todo += [{'seed': seed, 'row': name, 'config': asdict(config)} for name in missing]
-    return todo
+    missing = {seed: [n for n in config.models if (seed, n) not in done] for seed in seeds}
+    return [{'seed': seed, 'rows': names, 'config': asdict(config)}
+            for seed, names in missing.items() if names]
 
 
-def run_task(task: dict, device: str) -> dict:
-    """Measure one row of the table on one seed."""
-    config, name = OpenLoop(**task['config']), task['row']
-    drive = recorded(config, task['seed'])
-    row = {'seed': task['seed'], 'row': name, 'event': drive.event, 'fault': drive.fault}
-    if drive.fault:
-        return {**row, 'windows': []}
-    plan = _constant_velocity if name == CONSTANT_VELOCITY else _Windows(config, name, device)
-    found = [_scored(config, drive, stretch, age, plan)
-             for stretch in config.starts(task['seed']) for age in range(config.windows)]
-    return {**row, 'windows': [w for w in found if w]}
-
-
-@lru_cache(maxsize=1)
-def _recorded(seed: int, ticks: int, draw: tuple[int, ...]) -> ExpertDrive:
-    return record_expert(seed, ticks, draw)
-
-
-def recorded(config: OpenLoop, seed: int) -> ExpertDrive:
-    """Give the expert's episode of a seed with the images of all windows; the last one is kept."""
-    draw = sorted({t for start in config.starts(seed)
-                   for t in range(start - 3, start + config.windows)})
-    return _recorded(seed, config.ticks, tuple(draw))
+def run_task(task: dict, planners: Callable[[str], Planner]) -> Iterator[dict]:
+    """Measure rows of the table on one seed."""
+    config = OpenLoop(**task['config'])
+    starts = config.starts(task['seed'])
+    draw = {t for start in starts for t in range(start - BEFORE, start + config.windows)}
+    drive = record_expert(task['seed'], config.ticks, draw)
+    for name in task['rows']:
+        row = {'seed': drive.seed, 'row': name, 'event': drive.event, 'fault': drive.fault,
+               'windows': []}
+        if not drive.fault:
+            plan = _constant_velocity if name == CONSTANT_VELOCITY else _Windows(
+                config, name, planners(config.models[name]))
+            found = [_scored(config, drive, start, age, plan)
+                     for start in starts for age in range(config.windows)]
+            row['windows'] = [window for window in found if window]
+        yield row
 
 
 def _scored(config: OpenLoop, drive: ExpertDrive, start: int, age: int, plan: Callable):
@@ -128,43 +120,41 @@ def _constant_velocity(drive, tick, age, history: EgoHistory) -> dict:
 
 
 class _Windows:
-    """Runs the windows of a stretch through an engine, as its row of the table says."""
+    """Runs the windows of a stretch, as their row of the table says."""
 
-    def __init__(self, config: OpenLoop, name: str, device: str):
-        self.config, self.streaming = config, name != FULL
-        self.engine = engine_of(config.models[name], device, config.dtype)
-        self.probe = FlowProbe(self.engine) if name == config.probe else None
+    def __init__(self, config: OpenLoop, name: str, planner: Planner):
+        self.config, self.planner, self.streaming = config, planner, name != FULL
+        self.explores = name == config.probe
 
     def __call__(self, drive: ExpertDrive, tick: int, age: int, history: EgoHistory) -> dict:
         """Plan for the window that ends at `tick`; nothing to do where it does not count."""
-        config, engine = self.config, self.engine
+        config, planner = self.config, self.planner
         counts = config.counts(age)
         if not counts and not self.streaming:
             return {}
-        self._configure(counts)
+        before: list = []
         if age == 0 or not self.streaming:
-            engine.reset('another stretch')
-        frames = [frame_set(drive.images[t], stamp_ns(drive.seed, t))
-                  for t in range(tick - engine.frames_per_camera + 1, tick + 1)]
-        examine = self.probe is not None and age == config.windows - 1
-        if examine:
-            self.probe.begin()
-        plan = engine.step(frames[-1], history, drive.navigation[tick], frames[:-1])
-        about = _about(plan)
-        if examine:
-            about['flow'] = self.probe.examine(history, drive.future(tick))
-        return {'xy': plan.xyz[..., :2], 'about': about}
-
-    def _configure(self, counts: bool) -> None:
-        """Windows that only keep the stream going need no more than a hint of a trajectory."""
-        self.engine.configure(
-            streaming=self.streaming, seed=self.config.engine_seed,
-            num_trajectories=self.config.samples if counts else 1,
-            flow_steps=0 if counts else 1)
+            planner.reset()
+            before = [frame_set(drive.images[t], stamp_ns(drive.seed, t))
+                      for t in range(tick - planner.frames + 1, tick)]
+        explores = self.explores and age == config.windows - 1
+        # windows that only keep the stream going need no more than a hint of a trajectory
+        made = planner.plan(
+            frame_set(drive.images[tick], stamp_ns(drive.seed, tick)), history,
+            drive.navigation[tick], before, explores, streaming=self.streaming,
+            seed=config.engine_seed, num_trajectories=config.samples if counts else 1,
+            flow_steps=0 if counts else 1, **config.settings)
+        about = _about(made.plan)
+        if made.flow is not None:
+            truth = drive.future(tick)
+            scored = {name: errors(xy, truth) for name, xy in made.flow.xy.items()}
+            about['flow'] = {'change': made.flow.change, 'reuse': {
+                name: [e['ade'], e['min_ade']] for name, e in scored.items()}}
+        return {'xy': made.plan.xyz[..., :2], 'about': about}
 
 
 def _about(plan: DrivePlan) -> dict:
     text = plan.reasoning.text
     return {'mode': plan.window.mode, 'text': text, 'named': cause_named(text),
             'tokens': len(plan.reasoning.token_ids),
-            'ms': {stage: round(ms, 1) for stage, ms in plan.stage_times_ms.items()}}
+            'ms': round(plan.stage_times_ms['total'], 1)}

@@ -1,15 +1,14 @@
 """Who may drive in closed loop: the expert, constant velocity, the model whole or streaming."""
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..core.types import FrameSet
 from ..world import World
-from .engines import engine_of
 from .expert_drive import ExpertDrive
+from .planners import Planner
 from .windows import constant_velocity, ego_history, frame_set, navigation, stamp_ns
 
 EXPERT, CONSTANT_VELOCITY, FULL, STREAMING = 'expert', 'constant_velocity', 'full', 'streaming'
@@ -82,25 +81,23 @@ class ConstantVelocityPolicy:
 
 
 class ModelPolicy:
-    """A checkpoint at the wheel, through the engine's own step."""
+    """A checkpoint at the wheel."""
 
-    def __init__(self, checkpoint: str, device: str, *, streaming: bool, settings: dict):
-        dtype = settings.pop('dtype', 'auto')
-        self.engine = engine_of(checkpoint, device, dtype)
-        self.engine.configure(streaming=streaming, **settings)
-        self.engine.reset('a new episode')
-        self.memory = self.engine.frames_per_camera - 1
-        self._seen: deque[FrameSet] = deque(maxlen=self.memory)
+    def __init__(self, planner: Planner, **settings):
+        self.planner, self.settings = planner, settings
+        self.memory = planner.frames - 1
+        self._seen: list[FrameSet] = []
 
     def watch(self, scene: Scene) -> None:
         """Keep the frames: they complete the first window."""
         self._seen.append(scene.frames())
 
     def plan(self, scene: Scene) -> Move:
-        """Ask the engine."""
-        plan = self.engine.step(scene.frames(), ego_history(scene.poses, scene.t0_ns),
-                                navigation(scene.world), self._seen)
-        self._seen.clear()
+        """Ask for a plan for what is seen now."""
+        history = ego_history(scene.poses, scene.t0_ns)
+        plan = self.planner.plan(scene.frames(), history, navigation(scene.world), self._seen,
+                                 **self.settings).plan
+        self._seen = []
         k = plan.chosen
         points = np.column_stack((plan.xyz[k, :, :2], plan.yaw[k]))
         return Move(points, plan.speed[k], plan.reasoning.text, plan.window.mode,
@@ -113,10 +110,10 @@ def speeds_of(points: np.ndarray) -> np.ndarray:
     return np.linalg.norm(steps, axis=1) / 0.1
 
 
-def policy_of(name: str, reference: ExpertDrive, models: dict, device: str, settings: dict):
+def policy_of(name: str, reference: ExpertDrive, models: dict, planners, settings: dict):
     """Policy by its name."""
     if name == EXPERT:
         return ExpertPolicy(reference)
     if name == CONSTANT_VELOCITY:
         return ConstantVelocityPolicy()
-    return ModelPolicy(models[name], device, streaming=name != FULL, settings=dict(settings))
+    return ModelPolicy(planners(models[name]), streaming=name != FULL, **settings)

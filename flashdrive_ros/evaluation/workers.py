@@ -9,19 +9,42 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from pathlib import Path
 
 from ..errors import UserError
+from .planners import Planners, RemotePlanners
 
 Task = dict
 Row = dict
-Work = Callable[[Task, str], Row]
-"""(task, torch device) -> row; a function of a module, so that a new process can import it."""
+Work = Callable[[Task, Callable], Iterable[Row]]
+"""(task, planners by checkpoint) -> rows; a function that other processes can import."""
+SAY_S = 5.0
+"""Progress is told no more often than this."""
+
+
+@dataclass(frozen=True)
+class Crew:
+    """
+    Who does the work.
+
+    `processes` of one core each; 0: this one.  With `lanes` 0 each has an
+    engine of its own on `device` ('cuda' is spread over all there are).  Else
+    each works on that many tasks at once, and one engine on `device` plans for
+    all of them together.
+    """
+
+    processes: int = 1
+    device: str = 'cpu'
+    dtype: str = 'auto'
+    lanes: int = 0
+    limit_s: float = 0.0
 
 
 class RowFile:
@@ -65,109 +88,162 @@ class RowFile:
             file.flush()
 
 
-def run_tasks(work: Work, tasks: Sequence[Task], file: RowFile, *, workers: int = 1,
-              device: str = 'cpu', limit_s: float = 0.0,
+def run_tasks(work: Work, tasks: Sequence[Task], file: RowFile, crew: Crew,
               say: Callable[[str], None] = print) -> list[str]:
     """
-    Do the tasks in order, each row into `file`; returns what failed, in words.
+    Do the tasks in order, every row into `file`; returns what failed, in words.
 
-    `workers` processes with one thread each; 0 works in this process.  Device
-    'cuda' is spread over all of them.  After `limit_s` seconds (0: never)
-    whatever is not ready is given up.
+    After `crew.limit_s` seconds (0: never) whatever is not ready is given up.
     """
-    if not tasks:
-        return []
-    began, failures, done = time.monotonic(), [], 0
-    until = began + limit_s if limit_s else float('inf')
-    rows = (_here(work, tasks, device, until) if workers == 0
-            else _in_processes(work, tasks, min(workers, len(tasks)), device, until))
-    for task, row, failure in rows:
+    failures, done, began, told = [], 0, time.monotonic(), 0.0
+    until = began + crew.limit_s if crew.limit_s else float('inf')
+    events = (_here if crew.processes == 0 else _in_processes)(work, tasks, crew, until)
+    for task, row, failure in events:
+        if row is not None:
+            file.append(row)
+            continue
         done += 1
         if failure:
-            failures.append(f'{task}: {failure}')
-            say(f'FAILED {task}\n{failure}')
-        else:
-            file.append(row)
+            failures.append(f'{label(task)}: {failure}')
+            say(f'FAILED {failures[-1]}')
         seconds = time.monotonic() - began
-        say(f'{done} of {len(tasks)} in {seconds:.0f} s: {task}')
+        if seconds - told > SAY_S or done == len(tasks):
+            told = seconds
+            say(f'{done} of {len(tasks)} in {seconds:.0f} s: {label(task)}')
     if done < len(tasks):
         say(f'stopped after {time.monotonic() - began:.0f} s with {done} of {len(tasks)} done; '
             'run it again to go on')
     return failures
 
 
-def _here(work, tasks, device, until) -> Iterator[tuple[Task, Row | None, str]]:
+def label(task: Task) -> str:
+    """Return the task in words, without its settings."""
+    return ' '.join(f'{name} {value}' for name, value in task.items() if name != 'config')
+
+
+Event = tuple[Task, Row | None, str]
+"""A row of a task; at its end None, with what went wrong if anything did."""
+
+
+def _here(work, tasks, crew: Crew, until: float) -> Iterator[Event]:
+    planners = Planners(crew.device, crew.dtype)
     for task in tasks:
         if time.monotonic() > until:
             return
-        yield task, work(task, device), ''
+        for row in work(task, planners):
+            yield task, row, ''
+        yield task, None, ''
 
 
-def _in_processes(work, tasks, workers, device, until) -> Iterator[tuple[Task, Row | None, str]]:
+def _in_processes(work, tasks, crew: Crew, until: float) -> Iterator[Event]:
     waiting = list(reversed(tasks))
-    crew = [_Worker(work, d) for d in _devices(device, workers)]
+    server = None
+    if crew.lanes:
+        from .plan_server import PlanServer
+        server = PlanServer(crew.device, crew.dtype)
+    count = min(crew.processes, len(tasks))
+    processes = [_Process(work, crew.dtype, device, crew.lanes)
+                 for device in _devices(crew.device, count, bool(crew.lanes))]
+    lanes = {lane.pipe: lane for process in processes for lane in process.lanes}
+    asking = {lane.plans: lane for lane in lanes.values() if lane.plans}
     try:
-        for worker in crew:
-            worker.begin(waiting.pop())
-        while any(worker.task for worker in crew):
-            busy = {w.pipe: w for w in crew if w.task}
-            ready = connection.wait(list(busy), max(0.0, min(until - time.monotonic(), 3600)))
-            if not ready and time.monotonic() >= until:
+        # one task a process before the second of any
+        for lane in sorted(lanes.values(), key=lambda lane: lane.number):
+            if waiting:
+                lane.begin(waiting.pop())
+        while any(lane.task for lane in lanes.values()):
+            idle = 0.0 if server and server.waiting else min(until - time.monotonic(), 3600.0)
+            ready = connection.wait([*lanes, *asking], max(0.0, idle))
+            if time.monotonic() >= until:
                 return
             for pipe in ready:
-                worker = busy[pipe]
-                yield worker.finish()
-                if waiting and worker.alive:
-                    worker.begin(waiting.pop())
+                if pipe in asking:
+                    try:
+                        server.take(pipe)
+                    except (EOFError, ConnectionError):
+                        del asking[pipe]
+                        server.forget(pipe)
+                    continue
+                lane = lanes[pipe]
+                event = lane.read()
+                if event is None:
+                    del lanes[pipe]
+                    continue
+                yield event
+                if lane.task is None and waiting and lane.alive:
+                    lane.begin(waiting.pop())
+            if server and server.waiting:
+                server.work()
     finally:
-        for worker in crew:
-            worker.end()
+        for process in processes:
+            process.end()
 
 
-def _devices(device: str, workers: int) -> list[str]:
-    """One device a worker: plain 'cuda' means all that there are, in turn."""
-    if device != 'cuda':
-        return [device] * workers
+def _devices(device: str, count: int, shared: bool) -> list[str]:
+    """One device a process: plain 'cuda' means all that there are, in turn."""
+    if shared or device != 'cuda':
+        return [device] * count
     import torch
-    count = torch.cuda.device_count()
-    if count == 0:
+    found = torch.cuda.device_count()
+    if found == 0:
         raise UserError('device cuda: this machine has none')
-    return [f'cuda:{i % count}' for i in range(workers)]
+    return [f'cuda:{i % found}' for i in range(count)]
 
 
-class _Worker:
-    """A process with one thread that does a task at a time."""
+class _Lane:
+    """A thread of a process that does a task at a time."""
 
-    def __init__(self, work: Work, device: str):
-        context = get_context('spawn')
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, work, device), daemon=True)
-        with _one_thread():
-            self.process.start()
-        theirs.close()
-        self.task: Task | None = None
+    def __init__(self, process: _Process, number: int, context, asks: bool):
+        self.owner, self.number, self.task = process, number, None
+        self.pipe, self.theirs = context.Pipe()
+        self.plans, self.their_plans = context.Pipe() if asks else (None, None)
 
     @property
     def alive(self) -> bool:
-        return self.process.is_alive()
+        return self.owner.process.is_alive()
 
     def begin(self, task: Task) -> None:
         self.pipe.send(task)
         self.task = task
 
-    def finish(self) -> tuple[Task, Row | None, str]:
-        task, self.task = self.task, None
+    def read(self) -> Event | None:
+        """Return the next event; None when there are no more to come."""
+        task = self.task
         try:
-            return task, *self.pipe.recv()
+            row, failure = self.pipe.recv()
         except (EOFError, ConnectionError):
-            self.process.join(5)
-            return task, None, f'its process ended with exit code {self.process.exitcode}'
+            if task is None:
+                return None
+            self.owner.process.join(5)
+            self.task = None
+            return task, None, f'its process ended, exit code {self.owner.process.exitcode}'
+        if row is None:
+            self.task = None
+        return task, row, failure
+
+
+class _Process:
+    """A worker process with its lanes."""
+
+    def __init__(self, work: Work, dtype: str, device: str, lanes: int):
+        context = get_context('spawn')
+        self.lanes = [_Lane(self, i, context, lanes > 0) for i in range(max(lanes, 1))]
+        ends = [(lane.theirs, lane.their_plans) for lane in self.lanes]
+        self.process = context.Process(target=_serve, args=(ends, work, device, dtype),
+                                       daemon=True)
+        with _one_thread():
+            self.process.start()
+        for pipes in ends:
+            for pipe in filter(None, pipes):
+                pipe.close()
 
     def end(self) -> None:
-        if self.task is None and self.alive:
-            self.pipe.send(None)
+        """End the process, at once if it is at work."""
+        if self.process.is_alive() and not any(lane.task for lane in self.lanes):
+            for lane in self.lanes:
+                lane.pipe.close()
             self.process.join(5)
-        if self.alive:
+        if self.process.is_alive():
             self.process.kill()
             self.process.join()
 
@@ -188,13 +264,30 @@ def _one_thread():
                 os.environ[name] = value
 
 
-def _serve(pipe, work: Work, device: str) -> None:
-    """Main function of a worker."""
-    import torch
+def _serve(ends, work: Work, device: str, dtype: str) -> None:
+    """Main function of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
-    torch.set_num_threads(1)
-    while (task := pipe.recv()) is not None:
-        try:
-            pipe.send((work(task, device), ''))
-        except Exception:
-            pipe.send((None, traceback.format_exc()))
+    threads = [threading.Thread(target=_do_tasks, args=(
+        pipe, work, RemotePlanners(plans) if plans else Planners(device, dtype)))
+        for pipe, plans in ends]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _do_tasks(pipe, work: Work, planners) -> None:
+    """Do task after task until the pipe is closed."""
+    try:
+        while True:
+            task = pipe.recv()
+            try:
+                for row in work(task, planners):
+                    pipe.send((row, ''))
+                pipe.send((None, ''))
+            except (EOFError, ConnectionError):
+                raise
+            except Exception:
+                pipe.send((None, traceback.format_exc()))
+    except (EOFError, ConnectionError):
+        return

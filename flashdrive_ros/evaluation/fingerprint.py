@@ -1,18 +1,9 @@
-"""Engines of the checkpoints that are measured, loaded once a process."""
+"""Which checkpoint was measured: a digest of its files."""
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
 
 from ..core import checkpoint
-from ..core.config import EngineConfig
-from ..core.engine import Engine
-
-
-@lru_cache(maxsize=4)
-def engine_of(name: str, device: str, dtype: str) -> Engine:
-    """Return the engine of a checkpoint; the last few stay loaded."""
-    return Engine.from_checkpoint(name, EngineConfig(device=device, dtype=dtype))
 
 
 def fingerprint(name: str) -> str:
