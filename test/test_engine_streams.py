@@ -179,13 +179,13 @@ def _fail_once(engine, module, arguments):
 
 
 REASONS = {
-    'gap': (dict(times=[5]), 'frames 0.200 s after the last ones, expected 0.100 s'),
-    'back': (dict(times=[1]), 'time went back by 0.200 s'),
-    'cameras': (dict(times=[4], cameras=(0, 1)),
+    'gap': ({'times': [5]}, 'frames 0.200 s after the last ones, expected 0.100 s'),
+    'back': ({'times': [1]}, 'time went back by 0.200 s'),
+    'cameras': ({'times': [4], 'cameras': (0, 1)},
                 'cameras changed from [0, 1, 2, 6] to [0, 1]'),
-    'size': (dict(times=[4], shape=SHAPES[1]),
+    'size': ({'times': [4], 'shape': SHAPES[1]},
              'image size of camera 0 changed from 96x64 to 64x96'),
-    'text': (dict(times=[4], nav_text='Turn left'), 'prompt length changed from '),
+    'text': ({'times': [4], 'nav_text': 'Turn left'}, 'prompt length changed from '),
 }
 
 

@@ -94,12 +94,12 @@ def test_listed_file_must_be_there(small_golden):
     index = json.loads((small_golden / 'index.json').read_text())
     index['sha256'] = {'pure/metrics.npz': '0'}
     (small_golden / 'index.json').write_text(json.dumps(index))
-    with pytest.raises(GoldenError, match='pure/metrics.npz is listed'):
+    with pytest.raises(GoldenError, match=r'pure/metrics\.npz is listed'):
         verify(small_golden, say=lambda line: None)
 
 
 def test_directory_without_index_is_refused(tmp_path):
-    with pytest.raises(GoldenError, match='index.json does not exist'):
+    with pytest.raises(GoldenError, match=r'index\.json does not exist'):
         verify(tmp_path)
 
 

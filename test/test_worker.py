@@ -49,7 +49,7 @@ class Bench:
         self.settle()
 
     def settle(self):
-        self.worker.ask(lambda engine: None, 10.0)
+        self.worker.tell(lambda engine: None).result(10.0)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def bench():
 def test_everything_the_engine_does_is_on_one_thread(bench):
     bench.start()
     bench.step(step_input(100))
-    bench.worker.ask(lambda engine: engine.reset('x'))
+    bench.worker.ask(lambda engine: engine.reset('x'), 10.0)
     assert len(bench.engine.threads) == 1 and threading.get_ident() not in bench.engine.threads
 
 
@@ -148,7 +148,13 @@ def test_a_failed_load_raises_where_it_was_asked_for(bench):
     assert bench.worker.engine is None
 
 
+def test_asking_without_an_engine_is_refused(bench):
+    with pytest.raises(InputError, match='no model is loaded'):
+        bench.worker.ask(lambda engine: None, 10.0)
+
+
 def test_asking_a_busy_engine_ends_in_time_and_the_question_is_dropped(bench):
+    bench.start()
     go_on = threading.Event()
     bench.worker.tell(lambda engine: go_on.wait(10))
     asked = []

@@ -194,7 +194,7 @@ class Engine:
         return layout
 
     def _step(self, frames, ego, history, layout, unguided_layout, clock) -> DrivePlan:
-        self.generator.manual_seed(_seed(self.config.seed, frames.t0_ns))
+        self.generator.manual_seed(window_seed(self.config.seed, frames.t0_ns))
         memory = self.memory
         with clock('encode'):
             encoded = memory.encode([*history, frames])
@@ -344,6 +344,6 @@ class StageClock:
         return self.times | {'draw': 0.0, 'total': (time.perf_counter() - self.began) * 1e3}
 
 
-def _seed(seed: int, t0_ns: int) -> int:
+def window_seed(seed: int, t0_ns: int) -> int:
     """Mix the user's seed and the window's time into one generator seed."""
     return (seed * 0x9E3779B97F4A7C15 + t0_ns) % (1 << 63)

@@ -84,7 +84,6 @@ class DriveNode(LifecycleNodeMixin, Node):
             0.0, guarded(self._autostart, self._report), lifecycle, steady)
 
     # ---- lifecycle
-
     def _autostart(self):
         self._autostart_timer.cancel()
         if self.parameters['autostart'] and self.trigger_configure() == SUCCESS:
@@ -103,14 +102,14 @@ class DriveNode(LifecycleNodeMixin, Node):
             self.health.failed(f'{type(error).__name__}: {error}')
             self.get_logger().error(f'not configured: {self.health.engine_error}')
             self._close_topics()
+            self._worker.unload()
             return FAILURE
         self.health.engine_state = 'ready'
         return super().on_configure(state)
 
     def _load(self, cameras: tuple[int, ...]):
         model = self.parameters['model']
-        config = EngineConfig(**{name: self.parameters[name]
-                                 for name in drive_parameters.ENGINE_NAMES})
+        config = drive_parameters.engine_config(self.parameters)
         self.get_logger().info(f'loading model {model!r}')
 
         def make():
@@ -129,8 +128,9 @@ class DriveNode(LifecycleNodeMixin, Node):
 
     def _open(self, engine, transport, topics: dict[int, str]):
         p = self.parameters
-        names = {camera: self.resolve_topic_name(topic) for camera, topic in topics.items()}
-        self.health.topics = {**names, 'odometry': self.resolve_topic_name('odometry')}
+        names = {key: self.resolve_topic_name(topic)
+                 for key, topic in {**topics, 'odometry': 'odometry'}.items()}
+        self.health.topics = names
         inputs = self._inputs = StepInputs(
             FrameSelector(topics, round(p['camera_tolerance_s'] * NANOSECONDS)),
             lambda camera, cdr: transport.read(names[camera], cdr),
@@ -178,7 +178,6 @@ class DriveNode(LifecycleNodeMixin, Node):
         self._listening = self._inputs = self._outputs = None
 
     # ---- callbacks
-
     def _on_image(self, inputs: StepInputs, camera: int, cdr: bytes):
         jumped = inputs.add_camera(camera, header_stamp_ns(cdr), cdr)
         if jumped:
@@ -192,19 +191,20 @@ class DriveNode(LifecycleNodeMixin, Node):
         self._worker.wake()
 
     def _on_reset(self, _, response: Trigger.Response):
-        try:
-            self._worker.ask(lambda engine: _loaded(engine).reset('asked to'), timeout_s=5.0)
+        def reset(engine):
+            engine.reset('asked to')
             self._clear_markers()
-            response.success = True
-        except Exception as error:
-            response.message = str(error)
-        return response
+        return self._answer(response, reset, timeout_s=5.0)
 
     def _on_ask(self, request: AskQuestion.Request, response: AskQuestion.Response):
-        try:
-            response.answer = self._worker.ask(
-                lambda engine: _loaded(engine).ask(request.question), timeout_s=60.0)
+        def ask(engine):
+            response.answer = engine.ask(request.question)
             response.stamp = messages.stamp(self.health.last_t0_ns)
+        return self._answer(response, ask, timeout_s=60.0)
+
+    def _answer(self, response, function, timeout_s: float):
+        try:
+            self._worker.ask(function, timeout_s)
             response.success = True
         except Exception as error:
             response.message = str(error)
@@ -228,10 +228,8 @@ class DriveNode(LifecycleNodeMixin, Node):
         self._diagnostics.publish(array)
 
     # ---- on the engine's thread
-
     def _fetch(self) -> StepInput | None:
-        inputs = self._inputs
-        if inputs is None:
+        if (inputs := self._inputs) is None:
             return None
         self._restart(inputs.pop_restart())
         step_input = inputs.take()
@@ -252,6 +250,9 @@ class DriveNode(LifecycleNodeMixin, Node):
         elif self._active and outputs is not None:
             outputs.publish(plan, step_input)
             self.health.published(plan, step_input)
+            if plan.window.reason:
+                self.get_logger().info(f'whole window computed: {plan.window.reason}',
+                                       throttle_duration_sec=5.0)
 
     def _report(self, kind: str, error: Exception):
         text = str(error) if isinstance(error, InputError) else f'{type(error).__name__}: {error}'
@@ -260,8 +261,7 @@ class DriveNode(LifecycleNodeMixin, Node):
             self.get_logger().error(f'{kind}: {text}', throttle_duration_sec=5.0)
 
     def _clear_markers(self):
-        outputs = self._outputs
-        if outputs is not None:
+        if (outputs := self._outputs) is not None:
             outputs.clear()
 
     def close(self) -> bool:
@@ -270,32 +270,30 @@ class DriveNode(LifecycleNodeMixin, Node):
         return self._worker.close()
 
 
-def _loaded(engine):
-    if engine is None:
-        raise InputError('no model is loaded')
-    return engine
-
-
 def main(args=None) -> int:
-    """Run the node until it is told to end."""
-    node = executor = None
+    """Run the node until it is told to end; returns the exit code."""
+    node = None
     try:
         rclpy.init(args=args)
-        node = DriveNode()
+        try:
+            node = DriveNode()
+        except ValueError as error:  # a parameter: say it without a traceback
+            print(f'drive: {error}', file=sys.stderr)
+            return 1
         executor = MultiThreadedExecutor(num_threads=5)
         executor.add_node(node)
         executor.spin()
     except (KeyboardInterrupt, ExternalShutdownException):
         pass
-    except ValueError as error:  # a parameter: say it without a traceback
-        print(f'drive: {error}', file=sys.stderr)
-        return 1
-    if node is not None and not node.close():
-        # a load or a step is still running in native code and can't be interrupted
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
-    rclpy.try_shutdown()
+    except Exception:
+        if rclpy.ok():  # else spin met the end of the context
+            raise
+    finally:
+        if node is not None and not node.close():
+            # a load or a step goes on in native code and can't be interrupted
+            print(end='', flush=True)
+            os._exit(0)
+        rclpy.try_shutdown()
     return 0
 
 

@@ -1,6 +1,8 @@
 """The parameters of the drive node; those of the engine are the fields of `EngineConfig`."""
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..core.config import EngineConfig
 from ..core.types import CAMERA_NAMES
 from .parameters import ParameterSpec as P
@@ -56,3 +58,8 @@ ENGINE = (
             0.0, 3600.0),
 )
 ENGINE_NAMES = frozenset(spec.name for spec in ENGINE)
+
+
+def engine_config(parameters: Mapping) -> EngineConfig:
+    """Settings of the engine out of all parameters."""
+    return EngineConfig(**{name: parameters[name] for name in ENGINE_NAMES})

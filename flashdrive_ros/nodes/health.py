@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
@@ -95,7 +96,7 @@ class DriveHealth:
     def statuses(self, active: bool, inputs: StepInputs | None) -> list[DiagnosticStatus]:
         """All statuses of this node, the plan first."""
         now = self._clock()
-        with self._lock:
+        with self._lock, inputs.lock if inputs is not None else nullcontext():
             elapsed, self._before_s = max(now - self._before_s, 1e-3), now
             rates = self._rates(inputs, elapsed)
             result = [self._plan_status(active, inputs, now, rates), self._engine_status()]

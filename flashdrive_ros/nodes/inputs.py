@@ -94,7 +94,7 @@ class StepInputs:
         self.window = window
         self.heard_s: dict[int, float] = {}
         self.odometry_heard_s: float | None = None
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # diagnostics hold it over several calls
         self._decode = decode
         self._clock = clock
         self._nav_text = self._route_text = self._restart = ''

@@ -9,6 +9,7 @@ the recording alone.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,6 +115,7 @@ def run(options: DriveOptions, say=print) -> int:
     folder.prepare()
     drive = Drive(options, folder)
     failure = ''
+    signal.signal(signal.SIGTERM, signal.default_int_handler)   # stop as on Ctrl-C
     try:
         drive.start()
         failure = _watch(drive)
@@ -194,6 +196,7 @@ def results(folder: DriveFolder, *, pictures: bool = True, say=print) -> int:
     say(f'summary        {folder.summary}')
     if pictures and recording.cameras:
         from ..view.video import render
+        say(f'drawing {len(recording.anchor.stamps_ns)} pictures')
         count = render(recording, folder.video, folder.sheet)
         say(f'video          {folder.video} ({count} pictures)')
         say(f'contact sheet  {folder.sheet}')
