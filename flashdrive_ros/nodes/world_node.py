@@ -96,6 +96,7 @@ class WorldNode(Node):
         self._stopped = False
         self._trained: bool | None = None
         self._plan: Trajectory | None = None
+        self._late = False
         self._driver = ''
         self._blink = False
         self._anchor = (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)
@@ -236,7 +237,7 @@ class WorldNode(Node):
         elif control == 'auto' and self._trained is False:
             why = 'the model is untrained'
         elif plan is None:
-            why = 'no plan yet'
+            why = 'plans are too old' if self._late else 'no plan yet'
         elif control == 'auto' and self._trained is None:
             why = 'no drive/plan says yet whether the model is trained'
         elif self.world.time - plan.t0_s > self.parameters['plan_timeout_s']:
@@ -271,13 +272,18 @@ class WorldNode(Node):
         self._anchor = self.world.state.pose, tuple(old_pose)
         self._now_ns = -(-(self._now_ns + GAP_NS) // GRID_NS) * GRID_NS
         self._episode_ns = self._now_ns
-        self._plan, self._off_road_since = None, None
+        self._plan, self._late, self._off_road_since = None, False, None
 
     def _on_plan(self, plan: msg.DrivePlan):
         self._trained = bool(plan.trained)
 
     def _on_trajectory(self, message: msg.PlannedTrajectory):
         t0_s = (stamp_ns(message.header.stamp) - self._episode_ns) / NANOSECONDS
+        if t0_s < 0:
+            return  # made from what was seen before this episode
+        self._late = self.world.time - t0_s > self.parameters['plan_timeout_s']
+        if self._late:
+            return
         try:
             points = convert.trajectory_points(message, self._base)
             self.world.pose_at(t0_s)
