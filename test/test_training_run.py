@@ -14,6 +14,15 @@ from flashdrive_ros.training.settings import TrainSettings
 from support.tiny_model import write_tiny_checkpoint
 
 
+@pytest.fixture(scope='module', autouse=True)
+def one_thread():
+    """Small matrices: more threads would mostly wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope='module')
 def settings(tmp_path_factory):
     folder = tmp_path_factory.mktemp('tiny')
@@ -34,15 +43,15 @@ def lines(trainer):
 
 def test_a_few_windows_are_learned(settings, tmp_path):
     trainer = trainers.Trainer(replace(
-        settings, out=str(tmp_path), steps=30, batch=3, wrong_reason_share=0.0, first_clips=1,
+        settings, out=str(tmp_path), steps=60, batch=4, wrong_reason_share=0.0, first_clips=2,
         learning_rate=1e-2, decay_share=0.3, ema=0.9, validation_clips=2, validation_workers=0))
     figures = trainer.run()
     losses = lines(trainer)
     first = sum(line['loss'] for line in losses[:5]) / 5
     last = sum(line['loss'] for line in losses[-5:]) / 5
     print(f'loss {first:.2f} -> {last:.2f}')
-    assert last < 0.6 * first
-    assert losses[-1]['reason_right'] > 0.5
+    assert last < 0.4 * first
+    assert losses[-1]['reason_right'] > 0.8
     assert figures['windows'] == 2 and figures['minADE6'] <= figures['minADE1']
     engine = Engine.from_checkpoint(str(tmp_path / 'checkpoint'), EngineConfig(device='cpu'))
     assert engine.trained
