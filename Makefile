@@ -32,8 +32,11 @@ help:
 setup:
 	@$(PYTHON) install.py --venv '$(VENV)'
 
-drive: setup
-	@$(VENV)/bin/flashdrive drive --source '$(SOURCE)' --duration $(DURATION) --out '$(OUT)' $(ARGS)
+drive:
+	@start=$$(date +%s); $(PYTHON) install.py --venv '$(VENV)' && \
+	$(VENV)/bin/flashdrive drive --source '$(SOURCE)' --duration $(DURATION) --out '$(OUT)' $(ARGS) && \
+	echo "make drive took $$(( $$(date +%s) - start )) s; on disk: $$(du -sh '$(VENV)' | cut -f1) in $(VENV)," \
+	  "$$(du -sh '$(OUT)' | cut -f1) in $(OUT)"
 
 test:
 	@$(PYTHON) install.py --venv '$(VENV)' --extra test

@@ -6,6 +6,8 @@ Drive: a source of cameras and odometry, the drive node, and what watches them.
 
 Arguments reach the nodes as they are written: `model:=007` stays the text 007.
 """
+import os
+import tempfile
 from pathlib import Path
 
 import yaml
@@ -16,6 +18,7 @@ from launch.actions import (
     ExecuteProcess,
     OpaqueFunction,
     RegisterEventHandler,
+    SetEnvironmentVariable,
     Shutdown,
 )
 from launch.event_handlers import OnProcessExit
@@ -24,11 +27,14 @@ from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
 
 PACKAGE = 'flashdrive_ros'
+SHARE = Path(get_package_share_directory(PACKAGE))
+PATIENCE_S = 600.0
+"""How long a source waits for the drive node, which loads its model first."""
 ARGUMENTS = [
     DeclareLaunchArgument(
         'source', default_value='world',
         description='where images and odometry come from: world (the embedded one), '
-        'video:<file>, bag:<folder or file>, or none (your own publishers)'),
+        'video:<file>, bag:<folder or file>, or none (publishers of your own)'),
     DeclareLaunchArgument(
         'model', default_value='',
         description="checkpoint directory or shipped name; empty: the parameter files' choice"),
@@ -50,34 +56,25 @@ ARGUMENTS = [
 def start(context):
     """Make the actions, now that the values of the arguments are known."""
     value = {a.name: LaunchConfiguration(a.name).perform(context) for a in ARGUMENTS}
-    share = Path(get_package_share_directory(PACKAGE))
     if value['params_file'] and not Path(value['params_file']).is_file():
         raise RuntimeError(f"params_file: there is no file {value['params_file']!r}")
 
-    kind, path = parse_source(value['source'])
-
-    def node(executable, name, **arguments):
-        """Return a node: the shipped parameters, then the user's file, then arguments."""
-        shipped = [name, 'video'] if (name, kind) == ('drive', 'video') else [name]
-        files = [*(str(share / 'config' / f'{f}.yaml') for f in shipped), value['params_file']]
+    def node(executable, name, files=(), **arguments):
+        """Return a node; it reads its shipped file, `files`, the user's file, then arguments."""
         if value['use_sim_time']:
             arguments['use_sim_time'] = ParameterValue(
                 LaunchConfiguration('use_sim_time'), value_type=bool)
+        files = [SHARE / 'config' / f'{name}.yaml', *files, value['params_file']]
         return Node(
             package=PACKAGE, executable=executable, name=name, namespace=value['namespace'],
-            output='screen', parameters=[p for p in (*files, arguments) if p])
+            output='screen', parameters=[*(str(f) for f in files if f), typed(arguments)])
 
-    drive = node('drive_node', 'drive', **text('model', value['model']))
-    source = []
-    if kind == 'world':
-        source = [node('world_node', 'world')]
-    elif path:
-        # begin when the drive node listens, which is after loading; the recorder does so at once
-        source = [node('replay', 'replay', **text('source', path),
-                       wait_for_subscribers=2 if value['record'] else 1)]
-    actions = [drive, *source, *viewer(value['viewer'], value['namespace'], share)]
+    source, files = source_of(value['source'], node, recorded=bool(value['record']))
+    drive = node('drive_node', 'drive', files, model=value['model'])
+    actions = [*([half_of_the_cores()] if source else []), drive, *source,
+               *viewer(value['viewer'], value['namespace'])]
     if value['record']:
-        actions.append(node('recorder', 'recorder', **text('bag', value['record'])))
+        actions.append(node('recorder', 'recorder', bag=value['record']))
     # without one of these nothing is left to watch; a replay ends by itself
     for name, action in [('drive', drive), *(('the source', s) for s in source)]:
         actions.append(RegisterEventHandler(OnProcessExit(
@@ -85,29 +82,49 @@ def start(context):
     return actions
 
 
-def text(name, value):
-    """Return a parameter that stays a text, or none when it is empty."""
-    return {name: ParameterValue(value, value_type=str)} if value else {}
+def half_of_the_cores():
+    """Leave cores to a source on this machine: beside it torch on all of them only waits."""
+    threads = os.environ.get('OMP_NUM_THREADS') or max(1, (os.cpu_count() or 2) // 2)
+    return SetEnvironmentVariable('OMP_NUM_THREADS', str(threads))
 
 
-def parse_source(source):
-    """Return kind and path of a source; refuse what is none or not there."""
-    kind, _, path = source.partition(':')
-    if kind not in ('world', 'none', 'video', 'bag') or (kind in ('video', 'bag')) != bool(path):
-        raise RuntimeError(
-            f'source must be world, video:<file>, bag:<folder or file> or none, got {source!r}')
-    if path and not Path(path).exists():
-        raise RuntimeError(f'source: there is no {kind} {path!r}')
-    return kind, path
+def typed(arguments):
+    """Return parameters whose texts stay texts; empty ones are left to the files."""
+    return {name: ParameterValue(value, value_type=str) if isinstance(value, str) else value
+            for name, value in arguments.items() if value != ''}
 
 
-def viewer(name, namespace, share):
+def source_of(source, node, recorded):
+    """Return the nodes that publish cameras and odometry, and what they imply for drive."""
+    if source == 'none':
+        return [], []
+    from flashdrive_ros.session.nodes import source_nodes  # needs rosbags, which a car does not
+    # it begins when the drive node listens, after loading; the recorder listens at once
+    plan, drive = source_nodes(source, subscribers=2 if recorded else 1, rate=1.0, loop=False)
+    waiting = {'wait_s': PATIENCE_S, 'wait_for_subscribers': plan.values['wait_for_subscribers']}
+    executable = 'world_node' if plan.name == 'world' else plan.name
+    nodes = [node(executable, plan.name, [parameter_file(waiting)],
+                  source=plan.values.get('source', ''))]
+    return nodes, [*(SHARE / 'config' / f'{name}.yaml' for name in drive.configs),
+                   parameter_file(drive.values)]
+
+
+def parameter_file(values):
+    """Write parameters to a file, so that the user's file can come after them."""
+    if not values:
+        return None
+    with tempfile.NamedTemporaryFile('w', suffix='.yaml', delete=False) as file:
+        yaml.safe_dump({'/**': {'ros__parameters': values}}, file)
+    return file.name
+
+
+def viewer(name, namespace):
     """Return the process that shows what is going on, if any."""
     if name == 'rerun':
         return [ExecuteProcess(cmd=['flashdrive', 'view', '--live', '--namespace', namespace],
                                output='screen')]
     if name == 'rviz':
-        config = share / 'rviz' / 'drive.rviz'
+        config = SHARE / 'rviz' / 'drive.rviz'
         topics = rviz_topics(yaml.safe_load(config.read_text()))
         prefix = '/' + namespace.strip('/')
         return [Node(

@@ -1,11 +1,12 @@
 """The other process of test_messages_dds: sends back every message that it hears."""
 from contextlib import suppress
 
-import flashdrive_ros.msg
-import flashdrive_ros.srv
 import rclpy
 from rclpy.executors import ExternalShutdownException
 from rclpy.qos import DurabilityPolicy, QoSProfile
+
+import flashdrive_ros.msg
+import flashdrive_ros.srv
 
 QOS = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 

@@ -1,5 +1,4 @@
 """Shipped YAML files and the RViz view fit the nodes."""
-import importlib
 import re
 from pathlib import Path
 
@@ -21,10 +20,11 @@ def rviz_displays():
 def specs_of(name):
     """Return the parameters that a node declares."""
     pytest.importorskip('rclpy')
-    if name == 'drive':
-        from flashdrive_ros.nodes import drive_parameters
-        return (*drive_parameters.NODE, *drive_parameters.ENGINE)
-    return importlib.import_module(f'flashdrive_ros.nodes.{name}_node').PARAMETERS
+    pytest.importorskip('flashdrive_ros.msg')
+    from flashdrive_ros.nodes import drive_parameters, recording_parameters, world_node
+    return {'drive': (*drive_parameters.NODE, *drive_parameters.ENGINE),
+            'recorder': recording_parameters.RECORDER, 'replay': recording_parameters.REPLAY,
+            'world': world_node.PARAMETERS}[name]
 
 
 @pytest.mark.parametrize('name', ['drive', 'recorder', 'replay', 'world'])

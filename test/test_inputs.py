@@ -173,6 +173,27 @@ def test_missing_and_old_odometry_are_told():
     assert store.why() == ''
 
 
+def test_a_camera_that_never_comes_near_the_others_is_named():
+    store = Store()
+    store.inputs.selector = FrameSelector((0, 1), tolerance_ns=20 * MS)
+    store.odometry(-1500, 500)
+    for ms in range(0, 500, 100):
+        store.inputs.add_camera(1, at(ms), None)
+        store.inputs.add_camera(0, at(ms + 30), None)
+    assert store.why() == (
+        'no frame near those of the others from camera 0 cross_left_120 (/left)')
+
+
+def test_a_camera_of_another_time_is_named():
+    store = Store()
+    store.odometry(-1500, 500)
+    for ms in range(0, 600, 100):
+        store.inputs.add_camera(1, at(ms), None)
+        store.inputs.add_camera(0, ms * MS, None)
+    assert store.why() == ('stamps of camera 0 cross_left_120 (/left) are of another time than '
+                           'those of camera 1 front_wide_120 (/front)')
+
+
 # ---- the buffer
 
 def test_odometry_that_is_not_finite_late_or_odd_is_counted_and_dropped():

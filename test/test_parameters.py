@@ -94,9 +94,10 @@ def test_only_live_parameters_can_be_set_while_fixed(make):
     assert p['count'] == 3 and p['scale'] == 1.5
 
 
-def test_what_is_not_accepted_is_refused_with_the_reason(make):
+@pytest.mark.parametrize('kind', [ValueError, TimeoutError, RuntimeError])
+def test_what_is_not_accepted_is_refused_with_the_reason(make, kind):
     def accept(changes):
-        raise ValueError(f'no {changes}')
+        raise kind(f'no {changes}')
     node, p = make(accept=accept)
     assert set_(node, 'scale', 1).reason == "no {'scale': 1.0}"
     assert p['scale'] == 0.5

@@ -1,7 +1,6 @@
 """Recorder and replay as processes on real DDS."""
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,7 +8,15 @@ import time
 from importlib.util import find_spec
 
 import pytest
-from support.recordings import START_NS, TICK_NS, VIDEO, node_process, own_domain, write_recording
+from support.recordings import (
+    CAMERAS,
+    START_NS,
+    TICK_NS,
+    VIDEO,
+    node_process,
+    own_domain,
+    write_recording,
+)
 
 pytest.importorskip('rclpy')
 pytest.importorskip('flashdrive_ros.msg')
@@ -115,14 +122,17 @@ class PlanMaker:
     """Publishes an empty plan for every front image; remembers what it saw, in order."""
 
     def __init__(self, env, *, skip=()):
-        os.environ.update({k: env[k] for k in ('ROS_DOMAIN_ID', 'ROS_AUTOMATIC_DISCOVERY_RANGE')})
         import rclpy
-        from flashdrive_ros.msg import DrivePlan
         from nav_msgs.msg import Odometry
         from sensor_msgs.msg import CompressedImage
-        self._rclpy, self._plan_type, self._skip = rclpy, DrivePlan, skip
-        rclpy.init()
-        self._node = rclpy.create_node('drive')
+
+        from flashdrive_ros.msg import DrivePlan
+        self._plan_type, self._skip = DrivePlan, skip
+        self._context = rclpy.Context()
+        rclpy.init(context=self._context, domain_id=int(env['ROS_DOMAIN_ID']))
+        self._node = rclpy.create_node('drive', context=self._context)
+        self._executor = rclpy.executors.SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self._node)
         self._plans = self._node.create_publisher(DrivePlan, '~/plan', 1)
         best_effort = rclpy.qos.qos_profile_sensor_data
         self._node.create_subscription(CompressedImage,
@@ -152,11 +162,11 @@ class PlanMaker:
 
     def spin_while(self, process):
         while process.poll() is None:
-            self._rclpy.spin_once(self._node, timeout_sec=0.1)
+            self._executor.spin_once(timeout_sec=0.1)
 
     def close(self):
         self._node.destroy_node()
-        self._rclpy.shutdown()
+        self._context.try_shutdown()
 
 
 def lock_step(env, source, *, skip=(), **parameters):
@@ -194,6 +204,65 @@ def test_stamps_can_be_moved_to_the_present(tmp_path):
     stamps = [stamp for stamp, _ in seen]
     assert [b - a for a, b in zip(stamps, stamps[1:], strict=False)] == [TICK_NS] * 15
     assert abs(stamps[0] / 1e9 - time.time()) < 60
+
+
+def test_topics_are_remapped_moved_into_the_namespace_and_looped_with_a_clock(tmp_path):
+    source = write_recording(tmp_path / 'source', ticks=4, plans=False)
+    env = own_domain()
+    image = '/camera/front_wide_120/image_raw/compressed'
+    with node_process('recorder_node', env, bag=tmp_path / 'copy') as recorder:
+        wait_for((tmp_path / 'copy').exists)
+        with node_process('replay_node', env, source=source, loop=True, publish_clock=True,
+                          topics=f"['{image}', '/odometry']", remap=f"['{image}:=/front/jpeg']",
+                          ros=['-r', '__ns:=/car']) as replay:
+            again = 0
+            while again < 2 and (line := replay.stdout.readline()):
+                again += 'beginning again' in line
+            output, took_s = stop(replay)
+        stop(recorder)
+    assert replay.returncode == 0 and again == 2 and took_s < 2, output
+    found = contents(tmp_path / 'copy')
+    assert {'/car/front/jpeg', '/car/odometry', '/clock'} <= found.keys()
+    assert '/car/camera/front_wide_120/image_raw/compressed' not in found
+    stamps = [header_stamp_ns(m) for m in found['/car/front/jpeg']]
+    assert stamps[:5] == [START_NS + i * TICK_NS for i in (0, 1, 2, 3, 0)]
+    clock = [clock_ns(m) for m in found['/clock']]
+    assert min(clock) >= START_NS - TICK_NS and max(clock) <= START_NS + 5 * TICK_NS
+    assert sum(b < a for a, b in zip(clock, clock[1:])) >= 1   # it jumps back with the loop
+
+
+def clock_ns(cdr):
+    return header_stamp_ns(cdr)   # a Clock begins like a header, with a time
+
+
+def test_the_recorder_takes_the_topics_that_it_is_told(tmp_path):
+    source = write_recording(tmp_path / 'source', ticks=4, plans=False)
+    env = own_domain()
+    with node_process('recorder_node', env, bag=tmp_path / 'copy', storage='sqlite3',
+                      topics="['/camera/.*compressed', '/odometry']",
+                      exclude="['.*tele.*']") as recorder:
+        wait_for((tmp_path / 'copy').exists)
+        with node_process('replay_node', env, source=source) as replay:
+            assert replay.wait(60) == 0
+        output, _ = stop(recorder)
+    assert recorder.returncode == 0, output
+    found = contents(tmp_path / 'copy')
+    assert found.keys() == {'/odometry', *(
+        f'/camera/{c}/image_raw/compressed' for c in CAMERAS if 'tele' not in c)}
+
+
+@pytest.mark.parametrize(('parameters', 'said'), [
+    ({'remap': "['/odometry']"}, "parameter remap: '/odometry' must be from:=to"),
+    ({'remap': "['/lidar:=/points']"}, 'must be from:=to with a topic of the recording'),
+    ({'topics': "['/lidar']"}, "no topic matches '/lidar'"),
+    ({'rate': '-1.0'}, 'rate'),
+    ({'stamps': 'later'}, 'stamps'),
+])
+def test_replay_names_the_parameter_that_makes_no_sense(tmp_path, parameters, said):
+    source = write_recording(tmp_path / 'source', ticks=2, plans=False)
+    with node_process('replay_node', own_domain(), source=source, **parameters) as replay:
+        output, _ = replay.communicate(timeout=60)
+    assert replay.returncode == 1 and said in output and 'Traceback' not in output
 
 
 @pytest.mark.parametrize(('make', 'said'), [

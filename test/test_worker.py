@@ -12,10 +12,10 @@ from flashdrive_ros.nodes.inputs import StepInput
 from flashdrive_ros.nodes.worker import EngineWorker
 
 
-def step_input(t0_ns, restart=''):
+def step_input(t0_ns):
     frames = FrameSet(t0_ns, {1: CameraFrame(np.zeros((2, 2, 3), np.uint8), t0_ns)})
     ego = EgoHistory(t0_ns, np.zeros((16, 3)), np.tile(np.eye(3), (16, 1, 1)))
-    return StepInput(frames, ego, '', (), 0.0, restart)
+    return StepInput(frames, ego, '', (), 0.0)
 
 
 class Bench:
@@ -49,7 +49,7 @@ class Bench:
         self.settle()
 
     def settle(self):
-        self.worker.ask(lambda engine: None, 10.0)
+        self.worker.tell(lambda engine: None).result(10.0)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def bench():
 def test_everything_the_engine_does_is_on_one_thread(bench):
     bench.start()
     bench.step(step_input(100))
-    bench.worker.ask(lambda engine: engine.reset('x'))
+    bench.worker.ask(lambda engine: engine.reset('x'), 10.0)
     assert len(bench.engine.threads) == 1 and threading.get_ident() not in bench.engine.threads
 
 
@@ -139,12 +139,6 @@ def test_a_failed_delivery_does_not_reset_the_engine(bench):
     assert bench.problems == [('output', 'division by zero')] and bench.engine.resets == []
 
 
-def test_a_jump_resets_the_engine_before_the_step(bench):
-    bench.start()
-    bench.step(step_input(100, restart='time went back'))
-    assert bench.engine.resets == ['time went back'] and bench.plans == [100]
-
-
 def test_a_failed_load_raises_where_it_was_asked_for(bench):
     def broken():
         raise FileNotFoundError('no such checkpoint')
@@ -154,7 +148,13 @@ def test_a_failed_load_raises_where_it_was_asked_for(bench):
     assert bench.worker.engine is None
 
 
+def test_asking_without_an_engine_is_refused(bench):
+    with pytest.raises(InputError, match='no model is loaded'):
+        bench.worker.ask(lambda engine: None, 10.0)
+
+
 def test_asking_a_busy_engine_ends_in_time_and_the_question_is_dropped(bench):
+    bench.start()
     go_on = threading.Event()
     bench.worker.tell(lambda engine: go_on.wait(10))
     asked = []

@@ -6,7 +6,7 @@ The network predicts the velocity data - noise; Euler steps run from t = 0 to 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import torch
@@ -69,18 +69,30 @@ def mix_velocities(guided: Velocity, unguided: Velocity, weight: float) -> Veloc
     return lambda x, t: (1 - weight) * unguided(x, t) + weight * guided(x, t)
 
 
-def integrate(velocity: Velocity, noise: Tensor, steps: int,
-              trace: list | None = None) -> Tensor:
+def integrate(velocity: Velocity, noise: Tensor, steps: int, trace: list | None = None,
+              reuse: Collection[int] = ()) -> Tensor:
     """
     Euler steps of `velocity(x, t)` from `noise` [K, N, 2] at t = 0 to t = 1, in float32.
 
-    `trace`, when given, collects (t, x, v) of every step.
+    `trace`, when given, collects (t, x, v) of every step.  Steps in `reuse`
+    take the velocity of the step before them instead of asking the network
+    (spec `alpamayo.md` section 14); see `check_reuse`.
     """
-    x = noise
+    x, v = noise, None
     times = torch.linspace(0, 1, steps + 1, device=noise.device)
-    for now, then in zip(times, times[1:]):
-        v = velocity(x, now).float()
+    for step, (now, then) in enumerate(zip(times, times[1:])):
+        if step not in reuse:
+            v = velocity(x, now).float()
         if trace is not None:
             trace.append((now, x, v))
         x = x + (then - now) * v
     return x
+
+
+def check_reuse(reuse: Collection[int], steps: int) -> str:
+    """Say what is wrong with a schedule of reused velocities; '' when it can be followed."""
+    wrong = sorted(step for step in reuse if not 1 <= step < steps)
+    if wrong:
+        return (f'velocity_reuse holds {wrong}: of {steps} flow steps, 1 to {steps - 1} can take '
+                'the velocity of the step before them')
+    return ''

@@ -205,17 +205,23 @@ def randomise(model: Alpamayo, seed: int) -> None:
         table[model.config.vocab_size:] = 0
 
 
+def public_tensors(model: Alpamayo) -> Iterator[tuple[str, Tensor]]:
+    """Every weight under its public name and in its public shape."""
+    vision = model.config.vision
+    for key, tensor in _places(model):
+        if key.endswith('patch_embed.proj.weight'):
+            tensor = tensor.view(-1, vision.in_channels, vision.temporal_patch_size,
+                                 vision.patch_size, vision.patch_size)
+        yield key, tensor
+
+
 def save(model: Alpamayo, directory: Path, shard_bytes: int = 15 << 20) -> None:
     """Write the weights under their public names as safetensors shards with an index."""
     from safetensors.torch import save_file
     groups: list[dict[str, Tensor]] = [{}]
     size = 0
-    for key, tensor in _places(model):
+    for key, tensor in public_tensors(model):
         tensor = tensor.detach().cpu().contiguous().clone()
-        if key.endswith('patch_embed.proj.weight'):
-            v = model.config.vision
-            tensor = tensor.view(-1, v.in_channels, v.temporal_patch_size, v.patch_size,
-                                 v.patch_size)
         if groups[-1] and size + tensor.nbytes > shard_bytes:
             groups.append({})
             size = 0

@@ -197,15 +197,6 @@ _RELEASED_SPACE = {'accel_mean': 0.0, 'accel_std': 1.0, 'curvature_mean': 0.0,
 _RELEASED_PROJECTION = {'hidden_size': 1024, 'num_enc_layers': 4}
 
 
-def _dtype_name(raw: dict) -> str:
-    name = str(raw.get('dtype') or raw.get('torch_dtype') or ModelConfig.weights_dtype)
-    name = name.removeprefix('torch.')
-    if name not in ('float32', 'bfloat16', 'float16'):
-        raise CheckpointError(f"config.json: dtype is {name!r}, expected 'float32', 'bfloat16' or "
-                              "'float16'")
-    return name
-
-
 def _action(raw: dict) -> dict:
     """Fields of `ActionConfig` out of the sections of a released config.json."""
     action = {}
@@ -231,6 +222,15 @@ def _tokenizers(raw: dict) -> dict:
     for ours, theirs in (('future_min', 'dims_min'), ('future_max', 'dims_max')):
         fields[ours] = (future or {}).get(theirs)
     return fields
+
+
+def _dtype_name(raw: dict) -> str:
+    name = str(raw.get('dtype') or raw.get('torch_dtype') or ModelConfig.weights_dtype)
+    name = name.removeprefix('torch.')
+    if name not in ('float32', 'bfloat16', 'float16'):
+        raise CheckpointError(f"config.json: dtype is {name!r}, expected 'float32', 'bfloat16' or "
+                              "'float16'")
+    return name
 
 
 def _decoder_config(raw: dict) -> DecoderConfig:
@@ -266,10 +266,15 @@ class EngineConfig:
 
     device               'cpu', 'cuda', 'cuda:1', or 'auto' (CUDA when present)
     dtype                'auto' is float32 on CPU, bfloat16 on CUDA
+    cpu_threads          threads of torch on a CPU; 0 is half the cores: its threads wait for
+                         each other by spinning, and beside a busy source that costs ten times
+                         what the second half would bring
     seed                 noise and sampling are drawn from (seed, t0): a window repeats exactly
     num_trajectories     K samples of the action expert
     separate_reasonings  each trajectory after its own reasoning instead of one shared
     flow_steps           Euler steps of flow matching; 0 takes the checkpoint's number
+    velocity_reuse       flow steps that take the velocity of the step before them instead of
+                         evaluating the action expert, e.g. (3, 4, 5, 6) of 8; never step 0
     greedy               take the likeliest token; else temperature and top_p
     nav_guidance_weight  classifier-free guidance on navigation text (Alpamayo 1.5);
                          1 is none, w mixes (1 - w) unguided + w guided velocity
@@ -282,10 +287,12 @@ class EngineConfig:
 
     device: str = 'auto'
     dtype: str = 'auto'
+    cpu_threads: int = 0
     seed: int = 0
     num_trajectories: int = 1
     separate_reasonings: bool = False
     flow_steps: int = 0
+    velocity_reuse: tuple[int, ...] = ()
     max_new_tokens: int = 64
     greedy: bool = False
     temperature: float = 0.6
@@ -299,7 +306,10 @@ class EngineConfig:
 
     def __post_init__(self):
         """Refuse values out of range, naming the field."""
+        object.__setattr__(self, 'velocity_reuse', tuple(sorted(set(self.velocity_reuse))))
+        object.__setattr__(self, 'velocity_reuse', tuple(self.velocity_reuse))
         checks = {
+            'cpu_threads': 0 <= self.cpu_threads <= 1024,
             'num_trajectories': 1 <= self.num_trajectories <= 64,
             'flow_steps': 0 <= self.flow_steps <= 100,
             'max_new_tokens': 1 <= self.max_new_tokens <= 1024,

@@ -7,8 +7,9 @@ act.  One thread owns an engine.
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from . import checkpoint, images, unicycle
-from .action import held_constants
+from .action import check_reuse, held_constants
 from .config import EngineConfig
 from .ego import HISTORY_POSES, EgoHistory
 from .memory import FrameMemory
@@ -28,7 +29,7 @@ from .stream import PromptStream
 from .streaming import Window, time_reason
 from .text import between
 from .tokenizer import Tokenizer
-from .trajectories import ActionContext, VelocityField, draw_noise, flow
+from .trajectories import ActionContext, VelocityField, draw_noise, drive, flow
 from .trajectory_tokens import history_token_ids
 from .types import (
     GRID_NS,
@@ -56,6 +57,8 @@ class Engine:
         self.memory = FrameMemory(model, self.frames_per_camera)
         self.streams: dict[str, PromptStream] = {}
         self.layouts: dict[tuple, PromptLayout] = {}
+        self.flow_observer: Callable[[VelocityField, Tensor], None] | None = None
+        """Called in every step with the velocity field and its noise, for measurements."""
         self._check(config)
         if not self.trained:
             log.warning('model %s is UNTRAINED: its plans mean nothing', self.model_name)
@@ -69,6 +72,8 @@ class Engine:
         """
         config = config or EngineConfig()
         device, dtype = checkpoint.resolve_device(config.device, config.dtype)
+        if device.type == 'cpu':
+            torch.set_num_threads(config.cpu_threads or max(1, (os.cpu_count() or 2) // 2))
         return cls(*checkpoint.load(str(name), device, dtype), config)
 
     @property
@@ -91,6 +96,11 @@ class Engine:
         """Frames of every camera in a window."""
         return self.model.config.prompt.frames_per_camera
 
+    @property
+    def flow_steps(self) -> int:
+        """Euler steps of flow matching."""
+        return self.config.flow_steps or self.model.config.action.num_inference_steps
+
     def configure(self, **changes) -> None:
         """
         Change settings between steps; refuses what needs a reload with `InputError`.
@@ -98,7 +108,7 @@ class Engine:
         Settings that change the cache's layout make the next window a prefill.
         """
         config = replace(self.config, **changes)
-        for name in ('device', 'dtype'):
+        for name in ('device', 'dtype', 'cpu_threads'):
             if getattr(config, name) != getattr(self.config, name):
                 raise InputError(f'{name} can not change while a model is loaded')
         self._check(config)
@@ -108,6 +118,10 @@ class Engine:
         self.config = config
 
     def _check(self, config: EngineConfig) -> None:
+        wrong = check_reuse(config.velocity_reuse,
+                            config.flow_steps or self.model.config.action.num_inference_steps)
+        if wrong:
+            raise InputError(wrong)
         if config.nav_guidance_weight != 1 and self.model.config.is_r1:
             raise InputError(f'{self.model_name} (Alpamayo 1) has no guidance on navigation text')
 
@@ -183,7 +197,7 @@ class Engine:
         return layout
 
     def _step(self, frames, ego, history, layout, unguided_layout, clock) -> DrivePlan:
-        self.generator.manual_seed(_seed(self.config.seed, frames.t0_ns))
+        self.generator.manual_seed(window_seed(self.config.seed, frames.t0_ns))
         memory = self.memory
         with clock('encode'):
             encoded = memory.encode([*history, frames])
@@ -259,12 +273,10 @@ class Engine:
         field = VelocityField(self.model, context, other, self.config.nav_guidance_weight)
         noise = draw_noise(samples, action.n_waypoints, self.config.noise_temperature,
                            self.generator)
-        controls = flow(field, noise, self.config.flow_steps or action.num_inference_steps)
-        xyz = torch.as_tensor(ego.xyz, dtype=torch.float32)
-        rot = torch.as_tensor(ego.rot, dtype=torch.float32)
-        speed = unicycle.speed_from_history(xyz[None], rot[None], action)
-        return unicycle.decode(controls.cpu(), speed.expand(samples),
-                               xyz[-1, 2].expand(samples), action)
+        controls = flow(field, noise, self.flow_steps, reuse=self.config.velocity_reuse)
+        if self.flow_observer is not None:
+            self.flow_observer(field, noise)
+        return drive(controls, ego, action)
 
     def _plan(self, frames, trajectories, reasoned, state, clock) -> DrivePlan:
         arrays = {name: getattr(trajectories, name).numpy() for name in (
@@ -335,6 +347,6 @@ class StageClock:
         return self.times | {'draw': 0.0, 'total': (time.perf_counter() - self.began) * 1e3}
 
 
-def _seed(seed: int, t0_ns: int) -> int:
+def window_seed(seed: int, t0_ns: int) -> int:
     """Mix the user's seed and the window's time into one generator seed."""
     return (seed * 0x9E3779B97F4A7C15 + t0_ns) % (1 << 63)

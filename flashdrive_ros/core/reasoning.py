@@ -51,7 +51,7 @@ def reason(stream: PromptStream, tokenizer: Tokenizer, hidden: Tensor, config: E
                          last=tokenizer.id('traj_future_start'), end=tokenizer.id('im_end'))
     if stop == 'end_token':
         stream.extend(torch.tensor(ids[-1:], device=stream.model.device))
-    return Reasoned((_reasoning(tokenizer, ids, stop),), (stream.layout.size + len(ids),),
+    return Reasoned((written(tokenizer, ids, stop),), (stream.layout.size + len(ids),),
                     (stream.length,))
 
 
@@ -95,7 +95,7 @@ def reason_separately(stream: PromptStream, tokenizer: Tokenizer, hidden: Tensor
         tails.length += 1
     size = stream.layout.size
     visible = tuple(size + len(i) - (stop != 'end_token') for i, stop in zip(ids, stops))
-    return Reasoned(tuple(_reasoning(tokenizer, i, stop) for i, stop in zip(ids, stops)),
+    return Reasoned(tuple(written(tokenizer, i, stop) for i, stop in zip(ids, stops)),
                     tuple(size + len(i) for i in ids), visible, tails)
 
 
@@ -115,7 +115,7 @@ def follow(stream: PromptStream, reasoned: Reasoned) -> Reasoned:
     return Reasoned(reasoned.texts, ends, ends, tails)
 
 
-def _reasoning(tokenizer: Tokenizer, ids: list[int], stop: str) -> Reasoning:
-    written = tokenizer.decode(ids)
-    text = between(written, 'cot')
+def written(tokenizer: Tokenizer, ids: list[int], stop: str) -> Reasoning:
+    """Reasoning of generated `ids`, which ended as `stop` says."""
+    text = between(tokenizer.decode(ids), 'cot')
     return Reasoning(text=text, token_ids=tuple(ids), rounds=len(ids), stop_reason=stop)

@@ -1,15 +1,20 @@
 """From a reasoned prompt to K trajectories: flow matching in the action expert."""
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 
 from .action import integrate
 from .branches import shared_prefix
+from .config import ActionConfig
+from .ego import EgoHistory
 from .model import Alpamayo
 from .reasoning import Reasoned
 from .rotary import decoder_rotary, rotate
 from .stream import PromptStream
+from .unicycle import UnicycleTrajectory, decode, speed_from_history
 
 
 class ActionContext:
@@ -90,6 +95,16 @@ def draw_noise(samples: int, waypoints: int, temperature: float,
                                      device=generator.device)
 
 
-def flow(field: VelocityField, noise: Tensor, steps: int, trace: list | None = None) -> Tensor:
-    """Normalised controls [K, N, 2]."""
-    return integrate(field, noise, steps, trace)
+def flow(field: VelocityField, noise: Tensor, steps: int, trace: list | None = None,
+         reuse: Collection[int] = ()) -> Tensor:
+    """Normalised controls [K, N, 2]; `trace` and `reuse` as in `integrate`."""
+    return integrate(field, noise, steps, trace, reuse)
+
+
+def drive(controls: Tensor, ego: EgoHistory, config: ActionConfig) -> UnicycleTrajectory:
+    """Trajectories of normalised `controls` [K, N, 2], from the ego's speed and height at t0."""
+    xyz = torch.as_tensor(ego.xyz, dtype=torch.float32)
+    rot = torch.as_tensor(ego.rot, dtype=torch.float32)
+    speed = speed_from_history(xyz[None], rot[None], config)
+    samples = len(controls)
+    return decode(controls.cpu(), speed.expand(samples), xyz[-1, 2].expand(samples), config)

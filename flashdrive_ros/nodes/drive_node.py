@@ -23,11 +23,9 @@ from diagnostic_msgs.msg import DiagnosticArray
 from nav_msgs.msg import Odometry
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup, ReentrantCallbackGroup
 from rclpy.clock import Clock, ClockType
-from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.executors import ExternalShutdownException, MultiThreadedExecutor
 from rclpy.lifecycle import LifecycleNodeMixin, LifecycleState, TransitionCallbackReturn
 from rclpy.node import Node
-from rclpy.qos import qos_policy_name_from_kind
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
@@ -42,6 +40,7 @@ from .health import DriveHealth
 from .inputs import StepInput, StepInputs
 from .outputs import PlanOutputs
 from .parameters import NodeParameters
+from .subscriptions import Subscriptions, guarded
 from .worker import EngineWorker
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
@@ -64,7 +63,7 @@ class DriveNode(LifecycleNodeMixin, Node):
         self._active = False
         self._inputs: StepInputs | None = None
         self._outputs: PlanOutputs | None = None
-        self._open_subscriptions: list = []
+        self._listening: Subscriptions | None = None
         self.health = DriveHealth(self.get_fully_qualified_name().lstrip('/'))
         self.parameters = NodeParameters(
             self, (*drive_parameters.NODE, *drive_parameters.ENGINE),
@@ -77,14 +76,14 @@ class DriveNode(LifecycleNodeMixin, Node):
             DiagnosticArray, '/diagnostics', qos.DIAGNOSTICS)
         # simulated time may stand still; diagnostics must not
         steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(1.0, self._guarded(self._publish_diagnostics), self._data, steady)
+        self.create_timer(1.0, guarded(self._publish_diagnostics, self._report), self._data,
+                          steady)
         self.create_service(Trigger, '~/reset', self._on_reset, callback_group=services)
         self.create_service(AskQuestion, '~/ask', self._on_ask, callback_group=services)
         self._autostart_timer = self.create_timer(
-            0.0, self._guarded(self._autostart), lifecycle, steady)
+            0.0, guarded(self._autostart, self._report), lifecycle, steady)
 
     # ---- lifecycle
-
     def _autostart(self):
         self._autostart_timer.cancel()
         if self.parameters['autostart'] and self.trigger_configure() == SUCCESS:
@@ -103,14 +102,14 @@ class DriveNode(LifecycleNodeMixin, Node):
             self.health.failed(f'{type(error).__name__}: {error}')
             self.get_logger().error(f'not configured: {self.health.engine_error}')
             self._close_topics()
+            self._worker.unload()
             return FAILURE
         self.health.engine_state = 'ready'
         return super().on_configure(state)
 
     def _load(self, cameras: tuple[int, ...]):
         model = self.parameters['model']
-        config = EngineConfig(**{name: self.parameters[name]
-                                 for name in drive_parameters.ENGINE_NAMES})
+        config = drive_parameters.engine_config(self.parameters)
         self.get_logger().info(f'loading model {model!r}')
 
         def make():
@@ -129,36 +128,25 @@ class DriveNode(LifecycleNodeMixin, Node):
 
     def _open(self, engine, transport, topics: dict[int, str]):
         p = self.parameters
-        names = {camera: self.resolve_topic_name(topic) for camera, topic in topics.items()}
-        self.health.topics = {**names, 'odometry': self.resolve_topic_name('odometry')}
+        names = {key: self.resolve_topic_name(topic)
+                 for key, topic in {**topics, 'odometry': 'odometry'}.items()}
+        self.health.topics = names
         inputs = self._inputs = StepInputs(
             FrameSelector(topics, round(p['camera_tolerance_s'] * NANOSECONDS)),
             lambda camera, cdr: transport.read(names[camera], cdr),
             window=engine.frames_per_camera)
         self._outputs = PlanOutputs(self, p['base_frame'])
+        self._listening = Subscriptions(self, self._data, self._report, self._deaf)
+        subscribe = self._listening.add
         camera_qos = qos.camera(p['camera_reliability'], p['camera_depth'])
         for camera, topic in topics.items():
             # raw: only frames that are chosen are ever read
-            self._subscribe(transport.message_type, topic,
-                            functools.partial(self._on_image, inputs, camera), camera_qos,
-                            raw=True)
-        self._subscribe(Odometry, 'odometry', functools.partial(self._on_odometry, inputs),
-                        qos.ODOMETRY)
-        self._subscribe(String, 'nav_text', lambda m: inputs.set_nav_text(m.data), qos.TEXT)
-        self._subscribe(String, 'route_text', lambda m: inputs.set_route_text(m.data),
-                        qos.LATCHED)
-
-    def _subscribe(self, kind, topic, handler, profile, raw=False):
-        name = self.resolve_topic_name(topic)
-
-        def incompatible(event):
-            policy = qos_policy_name_from_kind(event.last_policy_kind)
-            self.health.incompatible_qos(name, policy)
-            self.get_logger().error(f'{name}: a publisher offers incompatible QoS ({policy})')
-        self._open_subscriptions.append(self.create_subscription(
-            kind, topic, self._guarded(handler), profile, callback_group=self._data, raw=raw,
-            event_callbacks=SubscriptionEventCallbacks(
-                incompatible_qos=self._guarded(incompatible))))
+            subscribe(transport.message_type, topic,
+                      functools.partial(self._on_image, inputs, camera), camera_qos, raw=True)
+        subscribe(Odometry, 'odometry', functools.partial(self._on_odometry, inputs),
+                  qos.ODOMETRY)
+        subscribe(String, 'nav_text', lambda m: inputs.set_nav_text(m.data), qos.TEXT)
+        subscribe(String, 'route_text', lambda m: inputs.set_route_text(m.data), qos.LATCHED)
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start planning."""
@@ -184,29 +172,16 @@ class DriveNode(LifecycleNodeMixin, Node):
     on_shutdown = on_error = on_cleanup
 
     def _close_topics(self):
-        for subscription in self._open_subscriptions:
-            self.destroy_subscription(subscription)
-        if self._outputs is not None:
-            self._outputs.destroy()
-        self._open_subscriptions, self._inputs, self._outputs = [], None, None
+        for topics in (self._listening, self._outputs):
+            if topics is not None:
+                topics.destroy()
+        self._listening = self._inputs = self._outputs = None
 
     # ---- callbacks
-
-    def _guarded(self, callback):
-        """Wrap a callback: an exception is reported and never ends `spin`."""
-        @functools.wraps(callback)
-        def guarded(*args):
-            try:
-                return callback(*args)
-            except Exception as error:
-                self._report('callback', error)
-        return guarded
-
     def _on_image(self, inputs: StepInputs, camera: int, cdr: bytes):
         jumped = inputs.add_camera(camera, header_stamp_ns(cdr), cdr)
         if jumped:
             self.get_logger().warning(jumped)
-            self._worker.tell(lambda _: self._clear_markers())
         self._worker.wake()
 
     def _on_odometry(self, inputs: StepInputs, message: Odometry):
@@ -216,19 +191,20 @@ class DriveNode(LifecycleNodeMixin, Node):
         self._worker.wake()
 
     def _on_reset(self, _, response: Trigger.Response):
-        try:
-            self._worker.ask(lambda engine: _loaded(engine).reset('asked to'), timeout_s=5.0)
+        def reset(engine):
+            engine.reset('asked to')
             self._clear_markers()
-            response.success = True
-        except Exception as error:
-            response.message = str(error)
-        return response
+        return self._answer(response, reset, timeout_s=5.0)
 
     def _on_ask(self, request: AskQuestion.Request, response: AskQuestion.Response):
-        try:
-            response.answer = self._worker.ask(
-                lambda engine: _loaded(engine).ask(request.question), timeout_s=60.0)
+        def ask(engine):
+            response.answer = engine.ask(request.question)
             response.stamp = messages.stamp(self.health.last_t0_ns)
+        return self._answer(response, ask, timeout_s=60.0)
+
+    def _answer(self, response, function, timeout_s: float):
+        try:
+            self._worker.ask(function, timeout_s)
             response.success = True
         except Exception as error:
             response.message = str(error)
@@ -242,16 +218,29 @@ class DriveNode(LifecycleNodeMixin, Node):
             self._worker.ask(lambda engine: engine.configure(**engine_changes), timeout_s=5.0)
         self.health.timeout_s = changes.get('timeout_s', self.health.timeout_s)
 
+    def _deaf(self, topic: str, policy: str):
+        self.health.incompatible_qos(topic, policy)
+        self.get_logger().error(f'{topic}: a publisher offers incompatible QoS ({policy})')
+
     def _publish_diagnostics(self):
         array = DiagnosticArray(status=self.health.statuses(self._active, self._inputs))
         array.header.stamp = self.get_clock().now().to_msg()
         self._diagnostics.publish(array)
 
     # ---- on the engine's thread
-
     def _fetch(self) -> StepInput | None:
-        inputs = self._inputs
-        return None if inputs is None else inputs.take()
+        if (inputs := self._inputs) is None:
+            return None
+        self._restart(inputs.pop_restart())
+        step_input = inputs.take()
+        if step_input is not None:  # time may have jumped just now
+            self._restart(step_input.restart)
+        return step_input
+
+    def _restart(self, reason: str):
+        if reason:
+            self._worker.engine.reset(reason)
+            self._clear_markers()
 
     def _deliver(self, plan: DrivePlan, step_input: StepInput):
         """Publish a plan, unless it is invalid or nobody wants it any more."""
@@ -261,6 +250,9 @@ class DriveNode(LifecycleNodeMixin, Node):
         elif self._active and outputs is not None:
             outputs.publish(plan, step_input)
             self.health.published(plan, step_input)
+            if plan.window.reason:
+                self.get_logger().info(f'whole window computed: {plan.window.reason}',
+                                       throttle_duration_sec=5.0)
 
     def _report(self, kind: str, error: Exception):
         text = str(error) if isinstance(error, InputError) else f'{type(error).__name__}: {error}'
@@ -269,8 +261,7 @@ class DriveNode(LifecycleNodeMixin, Node):
             self.get_logger().error(f'{kind}: {text}', throttle_duration_sec=5.0)
 
     def _clear_markers(self):
-        outputs = self._outputs
-        if outputs is not None:
+        if (outputs := self._outputs) is not None:
             outputs.clear()
 
     def close(self) -> bool:
@@ -279,32 +270,30 @@ class DriveNode(LifecycleNodeMixin, Node):
         return self._worker.close()
 
 
-def _loaded(engine):
-    if engine is None:
-        raise InputError('no model is loaded')
-    return engine
-
-
 def main(args=None) -> int:
-    """Run the node until it is told to end."""
-    node = executor = None
+    """Run the node until it is told to end; returns the exit code."""
+    node = None
     try:
         rclpy.init(args=args)
-        node = DriveNode()
+        try:
+            node = DriveNode()
+        except ValueError as error:  # a parameter: say it without a traceback
+            print(f'drive: {error}', file=sys.stderr)
+            return 1
         executor = MultiThreadedExecutor(num_threads=5)
         executor.add_node(node)
         executor.spin()
     except (KeyboardInterrupt, ExternalShutdownException):
         pass
-    except ValueError as error:  # a parameter: say it without a traceback
-        print(f'drive: {error}', file=sys.stderr)
-        return 1
-    if node is not None and not node.close():
-        # a load or a step is still running in native code and can't be interrupted
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
-    rclpy.try_shutdown()
+    except Exception:
+        if rclpy.ok():  # else spin met the end of the context
+            raise
+    finally:
+        if node is not None and not node.close():
+            # a load or a step goes on in native code and can't be interrupted
+            print(end='', flush=True)
+            os._exit(0)
+        rclpy.try_shutdown()
     return 0
 
 

@@ -1,6 +1,8 @@
 """The parameters of the drive node; those of the engine are the fields of `EngineConfig`."""
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..core.config import EngineConfig
 from ..core.types import CAMERA_NAMES
 from .parameters import ParameterSpec as P
@@ -36,12 +38,16 @@ ENGINE = (
     _engine('device', 'string', "torch device: 'cpu', 'cuda', 'cuda:1', or 'auto'", live=False),
     _engine('dtype', 'string', 'number type of the model; auto is float32 on CPU, else bfloat16',
             choices=('auto', 'float32', 'bfloat16', 'float16'), live=False),
+    _engine('cpu_threads', 'int', 'threads of torch on a CPU; 0: half the cores', 0, 1024,
+            live=False),
     _engine('streaming', 'bool', 'compute only what is new; off: the whole window every time'),
     _engine('seed', 'int', 'seed of every sampling', 0, 2**31 - 1),
     _engine('num_trajectories', 'int', 'trajectories sampled per plan', 1, 64),
     _engine('separate_reasonings', 'bool', 'each trajectory after a reasoning of its own'),
     _engine('flow_steps', 'int', 'steps of flow matching; 0: the number of the checkpoint',
             0, 100),
+    _engine('velocity_reuse', 'int[]',
+            'flow steps that take the velocity of the step before them, e.g. 3, 4, 5, 6 of 8'),
     _engine('greedy', 'bool', 'always take the likeliest token; else temperature and top_p'),
     _engine('temperature', 'float', 'sampling temperature of the reasoning', 1e-3, 10.0),
     _engine('top_p', 'float', 'probability mass kept when sampling the reasoning', 1e-3, 1.0),
@@ -56,3 +62,8 @@ ENGINE = (
             0.0, 3600.0),
 )
 ENGINE_NAMES = frozenset(spec.name for spec in ENGINE)
+
+
+def engine_config(parameters: Mapping) -> EngineConfig:
+    """Settings of the engine out of all parameters."""
+    return EngineConfig(**{name: parameters[name] for name in ENGINE_NAMES})

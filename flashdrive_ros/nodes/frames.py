@@ -103,6 +103,11 @@ class CameraTrack:
         """Shortest of the last steps between stamps (drops lengthen some); None before three."""
         return min(self._steps) if len(self._steps) >= 3 else None
 
+    @property
+    def elsewhere(self) -> bool:
+        """Its last items were all of another time than the anchor's."""
+        return len(self.foreign) == self.foreign.maxlen
+
     def append(self, item: Stamped):
         """Add an item newer than all before."""
         if self.newest_ns is not None:
@@ -235,10 +240,11 @@ class FrameSelector:
             self._advance(track)
 
     def _begin(self, grid_ns: int):
-        """Start the grid; what other cameras sent of another time before is of no use."""
+        """Start the grid, and hold back what other cameras sent of another time before it."""
         self._slots[0] = _Slot(grid_ns)
         for track in self.tracks.values():
             if track.newest_ns is not None and abs(track.newest_ns - grid_ns) > JUMP_NS:
+                track.foreign.extend(track.pending)
                 track.flush()
 
     def _advance(self, track: CameraTrack):
@@ -279,6 +285,12 @@ class FrameSelector:
         """Grid time of the newest complete set that was not taken; None without one."""
         index = self._find(None)
         return None if index is None else self._slots[index].grid_ns
+
+    def absent(self) -> list[int]:
+        """Cameras without a frame at the newest grid time on which all have decided."""
+        index = min(track.index for track in self.tracks.values()) - 1
+        slot = self._slots.get(index)
+        return [] if slot is None else [c for c in self.camera_ids if c not in slot.frames]
 
     def _find(self, until_ns: int | None) -> int | None:
         for index in sorted(self._slots, reverse=True):

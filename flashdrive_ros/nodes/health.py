@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
@@ -95,7 +96,7 @@ class DriveHealth:
     def statuses(self, active: bool, inputs: StepInputs | None) -> list[DiagnosticStatus]:
         """All statuses of this node, the plan first."""
         now = self._clock()
-        with self._lock:
+        with self._lock, inputs.lock if inputs is not None else nullcontext():
             elapsed, self._before_s = max(now - self._before_s, 1e-3), now
             rates = self._rates(inputs, elapsed)
             result = [self._plan_status(active, inputs, now, rates), self._engine_status()]
@@ -127,14 +128,11 @@ class DriveHealth:
                 f': {self.engine_error}' if self.engine_error else '')
         if not active or inputs is None:
             return 'node is not active'
-        if now - self._problem_s < self.timeout_s and self._problem_s > self._plan_s:
+        if now - self._problem_s < self.timeout_s and self._problem_s >= self._plan_s:
             return self._problem
         if now - self._plan_s < self.timeout_s:
             return ''
-        waiting = inputs.waiting_for(self.timeout_s, self.topics)
-        if waiting:
-            return waiting
-        return self._problem or 'no complete set of frames'
+        return inputs.waiting_for(self.timeout_s, self.topics) or 'the engine is busy'
 
     def _plan_status(self, active, inputs, now, rates) -> DiagnosticStatus:
         why = self._why(active, inputs, now)
@@ -179,7 +177,7 @@ class DriveHealth:
         if age > self.timeout_s:
             what = 'never heard' if age == float('inf') else f'silent for {age:.1f} s'
             return status(name, ERROR, f'{topic}: {what}', values)
-        if len(track.foreign) == track.foreign.maxlen:
+        if track.elsewhere:
             return status(name, ERROR, f'{topic}: stamps are of another time than those of '
                           f'camera {CAMERA_NAMES[inputs.selector.anchor]}', values)
         if 0 < rates[camera] < 8:

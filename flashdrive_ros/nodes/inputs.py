@@ -27,8 +27,7 @@ class StepInput:
     """
     Arguments of one `Engine.step`.
 
-    `image_ms` is what decoding took; `restart` says why time jumped since the
-    step before ('' when it did not).
+    `image_ms` is what decoding took; `restart` as `StepInputs.pop_restart`.
     """
 
     frames: FrameSet
@@ -95,7 +94,7 @@ class StepInputs:
         self.window = window
         self.heard_s: dict[int, float] = {}
         self.odometry_heard_s: float | None = None
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # diagnostics hold it over several calls
         self._decode = decode
         self._clock = clock
         self._nav_text = self._route_text = self._restart = ''
@@ -127,6 +126,12 @@ class StepInputs:
     def nav_text(self) -> str:
         """What the next step is told."""
         return self._nav_text or self._route_text
+
+    def pop_restart(self) -> str:
+        """Why time jumped since the last step or call; '' when it did not."""
+        with self.lock:
+            restart, self._restart = self._restart, ''
+            return restart
 
     def take(self) -> StepInput | None:
         """
@@ -180,4 +185,17 @@ class StepInputs:
             if newest is not None and newest > odometry:
                 return (f'odometry is {(newest - odometry) / NANOSECONDS:.3f} s '
                         'older than the newest frames')
-        return ''
+            return '' if newest is not None else self._apart(topics)
+
+    def _apart(self, topics: Mapping[int, str]) -> str:
+        """Which camera keeps the others from making a set."""
+        def name(camera):
+            return f'camera {camera} {CAMERA_NAMES[camera]} ({topics.get(camera, "?")})'
+        for camera, track in self.selector.tracks.items():
+            if track.elsewhere:
+                return (f'stamps of {name(camera)} are of another time than those of '
+                        f'{name(self.selector.anchor)}')
+        absent = self.selector.absent()
+        if absent:
+            return 'no frame near those of the others from ' + ', '.join(map(name, absent))
+        return 'no complete set of frames'

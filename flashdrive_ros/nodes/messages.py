@@ -52,9 +52,10 @@ def plan_message(plan: types.DrivePlan, frame_id: str, *, image_ms: float = 0.0,
                  now_ns: int | None = None, skew_ns: int = 0) -> msg.DrivePlan:
     """Everything of one plan; `now_ns` is the ROS time of publishing."""
     header = header_of(plan, frame_id)
+    times = [duration((i + 1) * plan.dt_s) for i in range(plan.xyz.shape[1])]
     return msg.DrivePlan(
         header=header, plan_id=plan.plan_id, model=plan.model, trained=plan.trained,
-        trajectories=[_trajectory(plan, k, header) for k in range(len(plan.xyz))],
+        trajectories=[_trajectory(plan, k, header, times) for k in range(len(plan.xyz))],
         chosen_index=plan.chosen,
         reasoning=reasoning_message(plan, header),
         primitives=primitives_message(plan.primitives, plan.plan_id, header),
@@ -62,15 +63,17 @@ def plan_message(plan: types.DrivePlan, frame_id: str, *, image_ms: float = 0.0,
         window=_window(plan.window, skew_ns))
 
 
-def _trajectory(plan: types.DrivePlan, k: int, header: Header) -> msg.PlannedTrajectory:
+def _trajectory(plan: types.DrivePlan, k: int, header: Header,
+                times: list[Duration]) -> msg.PlannedTrajectory:
     half = np.asarray(plan.yaw[k], dtype=np.float64) / 2
     rows = np.column_stack((
         plan.xyz[k], np.sin(half), np.cos(half), plan.speed[k], plan.acceleration[k],
         plan.curvature[k], np.multiply(plan.speed[k], plan.curvature[k]))).tolist()
     points = []
-    for i, (x, y, z, qz, qw, speed, acceleration, curvature, heading_rate) in enumerate(rows):
+    for time, row in zip(times, rows):
+        x, y, z, qz, qw, speed, acceleration, curvature, heading_rate = row
         points.append(msg.TrajectoryPoint(
-            time_from_start=duration((i + 1) * plan.dt_s),
+            time_from_start=time,
             pose=Pose(position=Point(x=x, y=y, z=z), orientation=Quaternion(z=qz, w=qw)),
             speed=speed, acceleration=acceleration, curvature=curvature,
             heading_rate=heading_rate))

@@ -90,8 +90,8 @@ class NodeParameters(Mapping):
     The declared parameters of a node, checked and by name.
 
     While `fixed()` is true only live ones may be set; `accept(changes)` may
-    refuse the rest by raising ValueError with the reason.  Raises ValueError
-    itself when a value given at the start is wrong.
+    refuse the rest by raising with the reason.  Raises ValueError itself when
+    a value given at the start is wrong.
     """
 
     def __init__(self, node, specs: Iterable[ParameterSpec], fixed=lambda: False,
@@ -130,6 +130,6 @@ class NodeParameters(Mapping):
                                      'clean up, set it, then configure')
                 changes[p.name] = spec.checked(p.value)
             self._accept(changes)
-        except ValueError as error:
+        except Exception as error:  # raised out of here it would end the node
             return SetParametersResult(successful=False, reason=str(error))
         return SetParametersResult(successful=True)

@@ -111,7 +111,8 @@ class RecorderNode(Node):
             level=level, name=f'{self.get_name()}: bag', message=message,
             hardware_id=str(self.bag.path),
             values=[KeyValue(key=topic, value=f'{self.bag.written[topic]} written, '
-                             f'{self.bag.dropped[topic]} dropped') for topic in self.bag.topics])
+                                              f'{self.bag.dropped[topic]} dropped')
+                    for topic in sorted(self.bag.topics)])
         array = DiagnosticArray(status=[status])
         array.header.stamp = self.get_clock().now().to_msg()
         self._diagnostics.publish(array)

@@ -49,7 +49,7 @@ class EngineWorker:
             self.engine = None
             self.engine = make_engine()
             return self.engine
-        return self.ask(load)
+        return self._wait(self.tell(load), float('inf'))
 
     def unload(self):
         """Drop the engine; does not wait."""
@@ -63,14 +63,21 @@ class EngineWorker:
         self._requests.put((function, future))
         return future
 
-    def ask(self, function: Callable, timeout_s: float = float('inf')):
+    def ask(self, function: Callable, timeout_s: float):
         """
         Run `function(engine)` between two steps and return what it returns.
 
-        Raises what it raises, or TimeoutError after `timeout_s` and when the
-        worker is closing; a function that had not begun by then never runs.
+        Raises what it raises, `InputError` without an engine, or TimeoutError
+        after `timeout_s` and when the worker is closing; a function that had
+        not begun by then never runs.
         """
-        future = self.tell(function)
+        def asked(engine):
+            if engine is None:
+                raise InputError('no model is loaded')
+            return function(engine)
+        return self._wait(self.tell(asked), timeout_s)
+
+    def _wait(self, future: Future, timeout_s: float):
         end = time.monotonic() + timeout_s
         while not self._closing.is_set() and (left := end - time.monotonic()) > 0:
             try:
@@ -89,11 +96,11 @@ class EngineWorker:
             self._requests.put(_WAKE)
 
     def close(self, timeout_s: float = 1.0) -> bool:
-        """End the thread; False when it is still busy after `timeout_s`."""
+        """End the thread, then free whoever waits; False when it is busy beyond `timeout_s`."""
         self.stepping = False
-        self._closing.set()
         self._requests.put(_STOP)
         self._thread.join(timeout_s)
+        self._closing.set()
         return not self._thread.is_alive()
 
     def _run(self):
@@ -119,8 +126,6 @@ class EngineWorker:
             step_input = self._fetch()
             if step_input is None:
                 return
-            if step_input.restart:
-                self.engine.reset(step_input.restart)
             plan = self.engine.step(step_input.frames, step_input.ego, step_input.nav_text,
                                     history=step_input.history)
         except InputError as error:

@@ -54,6 +54,8 @@ class Definitions:
 
     def require(self, type_name: str) -> Typestore:
         """Load `type_name` and all that it is made of; raise `UnknownTypeError` without it."""
+        if type_name in self.store.fielddefs:
+            return self.store
         missing, found = [type_name], {}
         while missing:
             name = missing.pop()
@@ -61,8 +63,7 @@ class Definitions:
                 continue
             found[name] = self._read(name, needed_by=type_name)
             missing += _parts(found[name])
-        if found:
-            self.store.register(found)
+        self.store.register(found)
         return self.store
 
     def _read(self, name, needed_by):

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from .plans import STAGES, RecordedPlan
 from .recording import CameraTrack, Recording
 
 JITTER_NS = 25_000_000
-IDLE_NS = 20_000_000
-"""A worker that was free for less than this while a window was the newest had no chance."""
+IDLE_NS = GRID_NS // 2
+"""An engine that was free for less than this while a window was the newest had no chance."""
 LIVE_NS = 200_000_000
 """Images that are heard later than this after their stamp are replayed."""
 END_NS = 2_000_000_000
@@ -50,7 +51,7 @@ def summarise(recording: Recording) -> dict:
             'total': _spread([p.total_ms for p in plans])},
         'camera_to_plan_ms': _spread(_camera_to_plan_ms(recording, plans)),
         'window_modes': dict(Counter(p.mode for p in plans)),
-        'prefill_reasons': dict(Counter(p.reason for p in plans if p.reason)),
+        'prefill_reasons': dict(Counter(_kind(p.reason) for p in plans if p.reason)),
         'tokens': _spread([p.tokens for p in plans]),
         'accepted_share': _share(sum(p.accepted for p in plans), sum(p.drafted for p in plans)),
         'cameras': {c.name: {'images': len(c.stamps_ns), 'rate_hz': _rate_hz(c)}
@@ -121,6 +122,11 @@ def _idle_ns(busy, begin, end) -> int:
     return idle + max(0, end - at)
 
 
+def _kind(reason: str) -> str:
+    """The reason without its numbers, so that like ones count together."""
+    return re.sub(r'\d+(\.\d+)?', 'N', reason)
+
+
 def _spread(values) -> dict | None:
     """Median and 90th percentile."""
     if not values:
@@ -158,21 +164,33 @@ def _warnings(recording: Recording, plans) -> list[dict]:
 
 def table(summary: dict) -> str:
     """The summary as lines of text for a terminal."""
-    def spread(value, unit='ms'):
+    rows = [('recording', f'{summary["bag"]} ({summary["bag_mb"]} MB, '
+             f'{summary["duration_s"]} s)')]
+    if summary['source']:
+        rows.append(('source', summary['source']))
+    rows += _plan_rows(summary) if summary['plans'] else [
+        ('plans', 'none: no plan was recorded')]
+    rows += [('camera', f'{name}: {c["images"]} images'
+              + (f', {c["rate_hz"]} Hz' if c['rate_hz'] else ''))
+             for name, c in summary['cameras'].items()]
+    rows += [('warning', f'{w["level"]} {w["name"]}: {w["message"]} ({w["times"]}x)')
+             for w in summary['warnings'][:8]] or [('warnings', 'none')]
+    width = max(len(name) for name, _ in rows)
+    return '\n'.join(f'{name:<{width}}  {value}' for name, value in rows)
+
+
+def _plan_rows(summary: dict) -> list[tuple[str, str]]:
+    def spread(value):
         return 'not measured' if value is None else (
-            f'{value["median"]:8.1f} {unit} median {value["p90"]:8.1f} {unit} p90')
+            f'{value["median"]:8.1f} ms median {value["p90"]:8.1f} ms p90')
 
     def share(value):
         return 'not measured' if value is None else f'{100 * value:.1f} %'
 
     windows = summary['windows']
-    rows = [('recording', f'{summary["bag"]} ({summary["bag_mb"]} MB, '
-             f'{summary["duration_s"]} s)')]
-    if summary['source']:
-        rows.append(('source', summary['source']))
-    rows += [
-        ('model', 'none: no plan was recorded' if summary['model'] is None else
-         summary['model'] + ('' if summary['trained'] else ' (UNTRAINED: plans mean nothing)')),
+    rows = [
+        ('model', summary['model']
+         + ('' if summary['trained'] else ' (UNTRAINED: plans mean nothing)')),
         ('plans', f'{summary["plans"]}, {summary["plans_finite"]} of them finite'
          + (f', {summary["plans_per_s"]} per second' if summary['plans_per_s'] else '')),
         ('10 Hz windows', f'{windows["planned"]} of {windows["seen"]} with a plan '
@@ -187,13 +205,7 @@ def table(summary: dict) -> str:
         rows.append(('prefill because', _counts(summary['prefill_reasons'])))
     rows.append(('drafted accepted', share(summary['accepted_share'])
                  if summary['accepted_share'] is not None else 'nothing was drafted'))
-    rows += [('camera', f'{name}: {c["images"]} images'
-              + (f', {c["rate_hz"]} Hz' if c['rate_hz'] else ''))
-             for name, c in summary['cameras'].items()]
-    rows += [('warning', f'{w["level"]} {w["name"]}: {w["message"]} ({w["times"]}x)')
-             for w in summary['warnings'][:8]] or [('warnings', 'none')]
-    width = max(len(name) for name, _ in rows)
-    return '\n'.join(f'{name:<{width}}  {value}' for name, value in rows)
+    return rows
 
 
 def _counts(counts: dict) -> str:

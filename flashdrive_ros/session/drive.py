@@ -9,6 +9,7 @@ the recording alone.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,16 +25,8 @@ GRACE_S = (1.0, 15.0)
 
 
 def environment() -> dict[str, str]:
-    """
-    Return the environment of the nodes; what the user has set stays.
-
-    They all share this machine.  torch takes every core for itself by default,
-    and its threads wait for each other by spinning: beside a busy source that
-    makes a plan ten times slower, so it gets half the cores.
-    """
-    defaults = {'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST',
-                'OMP_NUM_THREADS': str(max(1, (os.cpu_count() or 2) // 2))}
-    return {**defaults, **os.environ}
+    """Return the environment of the nodes; what the user has set stays."""
+    return {'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST', **os.environ}
 
 
 @dataclass(frozen=True)
@@ -114,6 +107,7 @@ def run(options: DriveOptions, say=print) -> int:
     folder.prepare()
     drive = Drive(options, folder)
     failure = ''
+    signal.signal(signal.SIGTERM, signal.default_int_handler)   # stop as on Ctrl-C
     try:
         drive.start()
         failure = _watch(drive)
@@ -122,11 +116,12 @@ def run(options: DriveOptions, say=print) -> int:
     for child in drive.children:
         if child.forced:
             say(f'{child.name} had to be ended by {child.forced}')
-    if failure:
+    code = 1 if failure else 0
+    if options.record and folder.bag.is_dir():
+        code = max(code, results(folder, pictures=options.pictures and not failure, say=say))
+    if failure:   # last, where it is seen
         say(f'flashdrive drive: {failure}')
-    if not options.record:
-        return 1 if failure else 0
-    return max(1 if failure else 0, results(folder, pictures=options.pictures, say=say))
+    return code
 
 
 def _watch(drive: Drive) -> str:
@@ -193,6 +188,7 @@ def results(folder: DriveFolder, *, pictures: bool = True, say=print) -> int:
     say(f'summary        {folder.summary}')
     if pictures and recording.cameras:
         from ..view.video import render
+        say(f'drawing {len(recording.anchor.stamps_ns)} pictures')
         count = render(recording, folder.video, folder.sheet)
         say(f'video          {folder.video} ({count} pictures)')
         say(f'contact sheet  {folder.sheet}')

@@ -19,6 +19,8 @@ COARSE_M_PER_PX = 0.35
 FINE_LIMIT_M = 150.0
 ROWS_PER_ROW = ((0.3, 1), (3.0, 3), (np.inf, 6))
 """Rows sampled for each row of pixels, by the length of ground (m) that it shows."""
+MANY = 4
+"""Where more rows are averaged, each sample may be the nearest texel."""
 
 
 def paint_sky(look: Look, rng: np.random.Generator) -> np.ndarray:
@@ -75,7 +77,7 @@ class Backdrop:
                                     height * rays[1] - py * rays[2], -rays[2]])
 
     def _ground_bands(self):
-        """Yield runs of rows (first, last, rows sampled for each, from the fine texture or not)."""
+        """Yield runs of rows (first, last, rows sampled for each, whether fine or coarse)."""
         camera = self.camera
         below = np.arange(self.horizon, camera.height) - camera.horizon_row
         distance = camera.focal_px * camera.position[2] / np.maximum(below, 1e-3)
@@ -87,7 +89,9 @@ class Backdrop:
             yield self.horizon + int(a), self.horizon + int(b), int(rows[a]), bool(fine[a])
 
     def _sky_map(self):
-        u, v = np.meshgrid(np.arange(self.camera.width), np.arange(self.horizon + 1))
+        """Columns and rows of the panorama for every other pixel; the sky has no finer detail."""
+        u, v = np.meshgrid(np.arange(0.5, self.camera.width, 2),
+                           np.arange(0.5, self.horizon + 1, 2))
         rays = self.camera.rays(u, v)
         azimuth = np.arctan2(rays[..., 1], rays[..., 0])
         elevation = np.arctan2(rays[..., 2], np.hypot(rays[..., 0], rays[..., 1]))
@@ -107,7 +111,9 @@ class Backdrop:
         x, y, yaw = pose
         shift = ((yaw + pi) % (2 * pi)) * SKY_PX_PER_RAD
         columns = self._sky_x + np.float32(shift)
-        cv2.remap(sky, columns, self._sky_y, cv2.INTER_LINEAR, dst=image[:self.horizon + 1])
+        half = cv2.remap(sky, columns, self._sky_y, cv2.INTER_LINEAR)
+        cv2.resize(half, (self.camera.width, self.horizon + 1), dst=image[:self.horizon + 1],
+                   interpolation=cv2.INTER_LINEAR)
         to_map = np.array([[np.cos(yaw), -np.sin(yaw), x], [np.sin(yaw), np.cos(yaw), y],
                            [0, 0, 1.0]])
         fine, coarse = textures
@@ -123,7 +129,7 @@ class Backdrop:
         size = (self.camera.width, (last - first) * k)
         warped = cv2.warpPerspective(
             texture.image, matrix, size, dst=image[first:last] if k == 1 else None,
-            flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
+            flags=cv2.WARP_INVERSE_MAP | (cv2.INTER_NEAREST if k > MANY else cv2.INTER_LINEAR),
             borderMode=cv2.BORDER_CONSTANT, borderValue=self._terrain)
         if k > 1:
             cv2.resize(warped, (self.camera.width, last - first), dst=image[first:last],

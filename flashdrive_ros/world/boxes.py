@@ -11,7 +11,7 @@ from .vehicle import VehicleState, from_map
 
 LEAST_PIXELS = 12
 LEAST_SHARE = 0.25
-RANGE_M = 120.0
+RANGE_M = 260.0
 _COLOURS = {RED: 'red', YELLOW: 'yellow', GREEN: 'green'}
 
 
@@ -90,7 +90,7 @@ def boxes_2d(id_image: np.ndarray, things) -> tuple[Box2D, ...]:
 
 
 def boxes_3d(things, speeds: dict[int, float], state: VehicleState) -> tuple[Box3D, ...]:
-    """Boxes of all things within 120 m."""
+    """Boxes of all things within 260 m."""
     if not things:
         return ()
     poses = from_map(state.pose, [(t.x, t.y, t.yaw) for t in things])

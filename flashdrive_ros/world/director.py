@@ -5,16 +5,31 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .agents import Pedestrian, Signal, Traffic
+from .agents import Pedestrian, Signal
 from .look import car_paint
-from .map import Crosswalk, Route
+from .map import STOP_LINE_M, Crosswalk, Route
 from .meshes import SIZES
 from .scenario import START_M, Scenario
+from .side_streets import ACTIVE_M, SideStreet
+from .traffic import Traffic
 from .vehicle import FRONT_M, LENGTH_M, MIDDLE_M, WIDTH_M, VehicleState
 
 MODELS = ('car', 'hatchback', 'suv', 'van', 'truck')
 MODEL_SHARES = (0.36, 0.22, 0.24, 0.1, 0.08)
 MAX_WALKERS = 40
+
+
+@dataclass(frozen=True)
+class Parked:
+    """A vehicle that does not move during the episode; `waiting` ones stand on their brakes."""
+
+    id: int
+    model: str
+    x: float
+    y: float
+    yaw: float
+    paint: tuple[float, float, float]
+    waiting: bool = False
 
 
 @dataclass
@@ -27,30 +42,45 @@ class Director:
     traffic: Traffic = field(init=False)
     people: list[Pedestrian] = field(init=False, default_factory=list)
     signals: list[Signal] = field(init=False, default_factory=list)
-    parked: list[tuple] = field(init=False, default_factory=list)
+    streets: list[SideStreet] = field(init=False, default_factory=list)
+    parked: list[Parked] = field(init=False, default_factory=list)
 
     def __post_init__(self):
         """Draw the start: lane and speed of the ego, traffic, people, lights, parked cars."""
         scenario, rng, route = self.scenario, self.rng, self.route
-        self.traffic = Traffic.empty(route, np.random.default_rng(rng.integers(2 ** 63)))
+        self.traffic = Traffic(route, self._fork())
         self._next_id = 0
         self.lane = int(rng.integers(scenario.lanes))
         self.speed = float(scenario.speed_limit * rng.uniform(0.55, 0.95))
         self._cue = float(rng.uniform(2.5, 6.0))
         self._fill_road()
         self._cast_lead()
+        self._send_cyclists()
         self._light_signals()
+        self._open_side_streets()
         self._park_cars()
         self._cast_people()
+        self._parked_bodies = np.array([(p.x, p.y, p.yaw, *SIZES[p.model][:2])
+                                        for p in self.parked]).reshape(-1, 5)
+
+    def _fork(self) -> np.random.Generator:
+        return np.random.default_rng(self.rng.integers(2 ** 63))
+
+    @property
+    def flows(self) -> list[Traffic]:
+        """The traffic of our route and of the streets that cross it."""
+        return [self.traffic, *(street.traffic for street in self.streets)]
+
+    def _new_vehicle(self) -> tuple[int, str]:
+        return self._new_id(), str(self.rng.choice(MODELS, p=MODEL_SHARES))
 
     def _new_id(self) -> int:
         self._next_id += 1
         return self._next_id
 
-    def _add_vehicle(self, s, lane, direction, speed, desired, model=None):
-        model = model or str(self.rng.choice(MODELS, p=MODEL_SHARES))
+    def _add_vehicle(self, s, lane, direction, speed, desired):
         d = float(self.route.shape.lane_offset(lane, direction))
-        self.traffic.add(self._new_id(), model, s, d, direction, speed, desired)
+        self.traffic.add(*self._new_vehicle(), s, d, direction, speed, desired)
 
     def _fill_road(self):
         scenario, rng = self.scenario, self.rng
@@ -76,10 +106,10 @@ class Director:
             self._add_vehicle(START_M + FRONT_M + gap, self.lane, 1, desired, desired)
         if event == 'cut_in':
             side = self.lane + (1 if self.lane == 0 else -1)
-            desired = limit * rng.uniform(0.6, 0.8)
-            self.speed = float(min(self.speed, desired + 2.5))
-            self._clear_of(side, START_M - 10, START_M + 60)
-            self._add_vehicle(START_M + FRONT_M + rng.uniform(14, 24), side, 1, desired, desired)
+            desired = limit * rng.uniform(0.65, 0.85)
+            self._cue = float(rng.uniform(1.0, 2.5))
+            self._clear_of(side, START_M - 10, START_M + 80)
+            self._add_vehicle(START_M + FRONT_M + rng.uniform(20, 32), side, 1, desired, desired)
 
     def _clear_of(self, lane, begin, end):
         t = self.traffic
@@ -95,9 +125,44 @@ class Director:
                 offset = green + 3 - arrival + self.rng.uniform(-2, red * 0.6)
             self.signals.append(Signal(junction, float(green), float(red), float(offset)))
 
+    def _send_cyclists(self):
+        scenario, shape, rng = self.scenario, self.route.shape, self.rng
+        if scenario.parked or scenario.shoulder < 1.0 or rng.random() < 0.4:
+            return
+        for direction in (1, -1):
+            s = rng.uniform(10, 120)
+            while s < self.route.length - 20:
+                desired = rng.uniform(3.5, 6.5)
+                d = -direction * (shape.lane_edge + 0.55)
+                self.traffic.add(self._new_id(), 'cyclist', s, d, direction, desired, desired)
+                s += 25 + rng.exponential(90)
+
+    def _open_side_streets(self):
+        shape, rng = self.route.shape, self.rng
+        for signal in self.signals:
+            if signal.junction.turn == 'straight':
+                street = SideStreet(signal, shape, self._fork())
+                street.fill(self._new_vehicle, rng.uniform(15, 70), self.scenario.speed_limit)
+                self.streets.append(street)
+                continue
+            for arm in signal.junction.arms:
+                for lane in range(shape.lanes):
+                    if rng.random() < 0.4:
+                        self._wait_at(arm, float(shape.lane_offset(lane, -1)))
+
+    def _wait_at(self, arm, d: float):
+        """Let a vehicle wait at the stop line of an arm that no one comes from."""
+        id_, model = self._new_vehicle()
+        if model == 'truck':
+            model = 'van'
+        a = STOP_LINE_M + 0.8 + SIZES[model][0] / 2
+        c, s = np.cos(arm.yaw), np.sin(arm.yaw)
+        self.parked.append(Parked(id_, model, float(arm.x + a * c - d * s),
+                                  float(arm.y + a * s + d * c), float(arm.yaw + np.pi),
+                                  tuple(car_paint(self.rng)), waiting=True))
+
     def _park_cars(self):
         shape = self.route.shape
-        self._parked_bodies = np.zeros((0, 5))
         if not self.scenario.parked:
             return
         blocked = [(j.begin - 14, j.end + 14) for j in self.route.junctions]
@@ -106,16 +171,12 @@ class Director:
             for s in np.arange(4.0, self.route.length - 4, 6.4):
                 model = str(self.rng.choice(MODELS[:4], p=(0.4, 0.25, 0.25, 0.1)))
                 paint = tuple(car_paint(self.rng))
-                if self.rng.random() > self.scenario.parked:
-                    continue
-                if any(a < s < b for a, b in blocked):
-                    continue
-                d = side * (shape.lane_edge + 0.25 + SIZES[model][1] / 2)
-                x, y, yaw = (float(v) for v in self.route.pose(s, d))
-                self.parked.append((self._new_id(), model, x, y,
-                                    yaw + (np.pi if side > 0 else 0.0), paint))
-        self._parked_bodies = np.array(
-            [(x, y, yaw, *SIZES[m][:2]) for _, m, x, y, yaw, _ in self.parked]).reshape(-1, 5)
+                free = not any(a < s < b for a, b in blocked)
+                if free and self.rng.random() < self.scenario.parked:
+                    d = side * (shape.lane_edge + 0.25 + SIZES[model][1] / 2)
+                    x, y, yaw = (float(v) for v in self.route.pose(s, d))
+                    self.parked.append(Parked(self._new_id(), model, x, y,
+                                              yaw + (np.pi if side > 0 else 0.0), paint))
 
     def _cast_people(self):
         shape, rng = self.route.shape, self.rng
@@ -164,14 +225,35 @@ class Director:
         self._cue_lead(t, ego_s, ego_d)
         self._cue_cut_in(t, ego_s, ego_d, ego)
         self._cue_crossing(ego_s, ego)
-        along = ego.speed * np.cos(ego.yaw - np.interp(ego_s, self.route.s, self.route.yaw))
-        obstacles = np.array([[ego_s + MIDDLE_M, ego_d, along, LENGTH_M, WIDTH_M,
-                               ego.acceleration]])
-        self.traffic.step(dt, obstacles, self.stops(t))
+        self._move_streets(t, dt, ego_s, ego)
+        obstacles = [self._ego_row(ego_s, ego_d, ego)]
+        for street in self.streets:
+            if self._is_near(street, ego_s):
+                obstacles += street.blockers(self.route)
+        self.traffic.step(dt, np.array(obstacles), self.stops(t))
         for person in self.people:
             person.step(dt)
             if person.crosswalk is not None and abs(person.d) > self.route.shape.kerb + 1.3:
                 person.walking = False
+
+    def _ego_row(self, ego_s, ego_d, ego) -> tuple[float, ...]:
+        """Return the ego as an obstacle for the traffic."""
+        along = ego.speed * np.cos(ego.yaw - np.interp(ego_s, self.route.s, self.route.yaw))
+        return ego_s + MIDDLE_M, ego_d, along, LENGTH_M, WIDTH_M, ego.acceleration
+
+    @staticmethod
+    def _is_near(street, ego_s) -> bool:
+        junction = street.signal.junction
+        return junction.begin - ACTIVE_M < ego_s < junction.end + ACTIVE_M
+
+    def _move_streets(self, t, dt, ego_s, ego):
+        streets = [street for street in self.streets if self._is_near(street, ego_s)]
+        if streets:
+            x, y = ego.x + MIDDLE_M * np.cos(ego.yaw), ego.y + MIDDLE_M * np.sin(ego.yaw)
+            own = np.array([[x, y, ego.yaw, LENGTH_M, WIDTH_M]])
+            vehicles = np.concatenate([self.traffic.poses(), self.traffic.sizes[:, :2]], 1)
+            for street in streets:
+                street.step(t, dt, np.concatenate([vehicles, own]))
 
     def _cue_lead(self, t, ego_s, ego_d):
         if self.scenario.event not in ('lead_brake', 'stop_and_go') or t < self._cue:
@@ -194,15 +276,14 @@ class Director:
         beside = (np.abs(np.abs(traffic.d - ego_d) - shape.lane_width) < 0.6) & (
             traffic.direction > 0) & (traffic.change < 0)
         room = 5.0 + np.maximum(ego.speed - traffic.speed, 0) * 2.5 + traffic.sizes[:, 0] / 2
-        ready = np.flatnonzero(beside & (ahead > room) & (ahead < 32))
-        if not len(ready) or self.route.junction_at(ego_s + 25) is not None:
+        ready = np.flatnonzero(beside & (ahead > room) & (ahead < room + 9)
+                               & (traffic.sizes[:, 1] > 1))
+        if not len(ready):
             return
         i = int(ready[ahead[ready].argmin()])
         target = float(shape.lane_offset(int(np.clip(round(-ego_d / shape.lane_width - 0.5), 0,
                                                      shape.lanes - 1))))
-        others = (np.abs(traffic.d - target) < 1.2) & (
-            np.abs(traffic.s - traffic.s[i]) < 12) & (np.arange(len(traffic)) != i)
-        if not others.any():
+        if traffic.has_room(i, target, np.array([self._ego_row(ego_s, ego_d, ego)])):
             traffic.change_lane(i, target)
             self._cue = t + float(self.rng.uniform(8, 14))
 
@@ -232,14 +313,15 @@ class Director:
 
     def bodies(self) -> np.ndarray:
         """Everything one can run into, rows (x, y, yaw, length, width) in the map."""
-        vehicles = np.concatenate([self.traffic.poses(), self.traffic.sizes[:, :2]], 1)
+        vehicles = [np.concatenate([flow.poses(), flow.sizes[:, :2]], 1) for flow in self.flows]
         people = self.people_poses()
         people = np.concatenate([people, np.full((len(people), 2), 0.5)], 1)
-        return np.concatenate([vehicles, self._parked_bodies, people])
+        return np.concatenate([*vehicles, self._parked_bodies, people])
 
     def speeds(self) -> dict[int, float]:
         """Speed of whatever moves by id, m/s."""
-        speeds = dict(zip(self.traffic.ids.tolist(), self.traffic.speed.tolist(), strict=True))
+        speeds = {id_: speed for flow in self.flows for id_, speed in zip(
+            flow.ids.tolist(), flow.speed.tolist(), strict=True)}
         for p in self.people:
             speeds[p.id] = float(np.hypot(p.along, p.across)) if p.walking else 0.0
         return speeds

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .agents import STOPPABLE, Pedestrian, Signal, Traffic, bend_speed, follow, idm
+from .agents import Pedestrian, Signal
 from .map import Route
+from .traffic import STOPPABLE, Traffic, bend_speed, follow, idm
 from .vehicle import FRONT_M, WIDTH_M, VehicleState
 
 SIGHT_M = 90.0

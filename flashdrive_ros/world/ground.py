@@ -264,7 +264,7 @@ def _mark(route: Route, look: Look, rng: np.random.Generator) -> Markings:
         if centre == 'dashed':
             _dashes(marks, route, begin, end, 0.0, 0.16, look.centre_line, dash, gap)
         else:
-            for d in (-0.16, 0.16) if centre == 'double' else (0.0,):
+            for d in (-0.18, 0.18) if centre == 'double' else (0.0,):
                 _solid(marks, route, begin, end, d, 0.15, look.centre_line)
     for junction in route.junctions:
         _mouth(marks, shape, look, *route.pose(junction.begin), outward=-1)
@@ -339,7 +339,7 @@ def _mouth(marks, shape, look, x, y, yaw, outward):
 
 def _arm_lines(marks, shape, look, arm, centre):
     pieces = np.linspace(5.4, arm.length, max(int(arm.length / 12), 1) + 1)
-    lines = [(d, look.centre_line) for d in ((-0.16, 0.16) if centre == 'double' else (0.0,))]
+    lines = [(d, look.centre_line) for d in ((-0.18, 0.18) if centre == 'double' else (0.0,))]
     lines += [(side * (shape.lane_edge - 0.05), look.line) for side in (-1, 1)]
     for y, colour in lines:
         for a, b in zip(pieces[:-1], pieces[1:], strict=True):

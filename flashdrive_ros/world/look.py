@@ -22,7 +22,11 @@ TERRAINS = {'grass': (86, 116, 58), 'dry': (150, 136, 92), 'earth': (120, 104, 8
 
 @dataclass(frozen=True)
 class Look:
-    """Colours are RGB 0 to 255 as float; `sun` is the unit vector towards the sun (map frame)."""
+    """
+    Colours are RGB 0 to 255 as float; `sun` is the unit vector towards the sun (map frame).
+
+    `noise` (grey levels) and `blur` (pixels) are standard deviations.
+    """
 
     sun: np.ndarray
     ambient: float
@@ -38,6 +42,7 @@ class Look:
     centre_line: np.ndarray
     line: np.ndarray
     noise: float
+    blur: float
 
     @classmethod
     def sample(cls, rng: np.random.Generator, terrain: str = 'grass') -> Look:
@@ -71,7 +76,8 @@ class Look:
             sidewalk=(np.array([156.0, 152, 146]) + rng.uniform(-14, 14)) * tint,
             centre_line=(yellow if rng.random() < 0.6 else white) * wear * tint,
             line=white * wear * tint,
-            noise=float(rng.uniform(0, 4)),
+            noise=float(rng.uniform(0, 2.5)),
+            blur=float(max(rng.uniform(-0.3, 0.6), 0.0)),
         )
 
     @property

@@ -8,6 +8,8 @@ tells which thing each pixel shows.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import cv2
 import numpy as np
 
@@ -16,7 +18,8 @@ from .cameras import NEAR_M, Camera
 from .ground import Ground
 from .look import Look
 from .scenery import Scenery
-from .soup import Soup, StaticSoup, soup_of
+from .sensor import Sensor
+from .soup import Soup, StaticSoup, Thing, soup_of
 
 SHIFT = 4
 """Binary digits of the fraction of a pixel that OpenCV draws with."""
@@ -36,10 +39,12 @@ class Renderer:
         self.rig, self.ground, self.look = rig, ground, look
         self.sky = paint_sky(look, rng)
         self._backdrops = {i: Backdrop(camera, look) for i, camera in rig.items()}
-        self._static = StaticSoup(scenery, max(c.focal_px for c in rig.values()))
+        self._sensors = {i: Sensor(look, c.width, c.height, rng) for i, c in rig.items()}
+        self._focal = max(camera.focal_px for camera in rig.values())
+        self._static = StaticSoup(scenery, self._focal)
         self._blob_shapes = ((1 + rng.uniform(-0.14, 0.1, (16, 9, 1))) * _ROUND).astype(np.float32)
 
-    def render(self, pose, things=(), ids: bool = False):
+    def render(self, pose, things: Sequence[Thing] = (), ids: bool = False):
         """
         Images {camera id: RGB [H, W, 3]} seen from pose (x, y, yaw) of base_link.
 
@@ -47,7 +52,7 @@ class Renderer:
         """
         x, y, _ = pose
         textures = self.ground.window(*pose)
-        soup = Soup.join(self._static.near(x, y), soup_of(things, x, y, self.look))
+        soup = Soup.join(self._static.near(x, y), soup_of(things, x, y, self.look, self._focal))
         soup.into_base_link(pose)
         soup.add_haze(self.look)
         images, id_images = {}, {}
@@ -56,6 +61,7 @@ class Renderer:
             self._backdrops[i].draw(image, self.sky, textures, pose)
             id_image = np.zeros(image.shape[:2], np.uint16) if ids else None
             _Painter(camera, soup, self._blob_shapes).paint(image, id_image)
+            self._sensors[i].expose(image, pose, i)
             images[i], id_images[i] = image, id_image
         return (images, id_images) if ids else images
 

@@ -123,25 +123,26 @@ def _line_with_buildings(scenery, stretch, side, free, look, rng, density, tall)
             storeys = max(1, int(rng.poisson(tall)))
             style = _Facade.sample(rng)
             pieces = max(1, round(length / PIECE_M))
-            for i in range(pieces):
-                middle = s + (i + 0.5) * length / pieces
-                d = side * (shape.kerb + shape.sidewalk + setback + depth / 2)
-                x, y, yaw = (float(v) for v in pose(middle, d))
-                corners = _corners(x, y, yaw, length / pieces, depth)
-                if free.clearance(corners).min() > 0.3:
-                    style.build(scenery, x, y, yaw, length / pieces, depth, storeys, look)
-                    scenery.add_shadow(corners, style.storey * storeys, look)
-                    scenery.footprints.append((x, y, yaw, length / pieces, depth))
+            middles = s + (np.arange(pieces) + 0.5) * length / pieces
+            d = side * (shape.kerb + shape.sidewalk + setback + depth / 2)
+            poses = [tuple(float(v) for v in pose(middle, d)) for middle in middles]
+            corners = [_corners(*place, length / pieces, depth) for place in poses]
+            built = [free.clearance(c).min() > 0.3 for c in corners]
+            beside = [False, *built, False]
+            for i in np.flatnonzero(built):
+                style.build(scenery, poses[i], (length / pieces, depth), storeys,
+                            (not beside[i], not beside[i + 2]), look)
+                scenery.add_shadow(corners[i], style.storey * storeys, look)
+                scenery.footprints.append((*poses[i], length / pieces, depth))
         s += length + float(rng.choice([0.0, 2.0, 6.0, 14.0]))
 
 
 @dataclass(frozen=True)
 class _Facade:
-    """Look of one building: wall, windows (grid or bands), roof."""
+    """Look of one building: wall, windows (grid or bands), ground floor."""
 
     wall: np.ndarray
     window: np.ndarray
-    roof: np.ndarray
     storey: float
     bands: bool
     columns: int
@@ -153,15 +154,17 @@ class _Facade:
     def sample(cls, rng):
         wall = np.clip(FACADES[rng.integers(len(FACADES))] + rng.uniform(-16, 16, 3), 30, 240)
         return cls(wall, wall * 0.2 + np.array([30.0, 40, 52]) * rng.uniform(.6, 1.3),
-                   wall * 0.5 + 30, float(rng.uniform(2.9, 3.7)), bool(rng.random() < 0.3),
+                   float(rng.uniform(2.9, 3.7)), bool(rng.random() < 0.3),
                    int(rng.integers(2, 5)), float(rng.uniform(.45, .7)),
                    float(rng.uniform(.45, .62)),
                    np.clip(wall * rng.uniform(0.55, 1.0), 20, 240))
 
-    def build(self, scenery, x, y, yaw, length, depth, storeys, look):
-        """Put up one piece."""
+    def build(self, scenery, pose, size, storeys, ends, look):
+        """Put up one piece; only the `ends` of a building (rear, front) have windows there."""
+        (x, y, yaw), (length, depth) = pose, size
         height = storeys * self.storey + 0.6
-        walls = block(-length / 2, length / 2, -depth / 2, depth / 2, 0, height)
+        # no one sees a roof from the road
+        walls = block(-length / 2, length / 2, -depth / 2, depth / 2, 0, height)[:4]
         columns = 1 if self.bands else self.columns
         margin = 0.03 if self.bands else (1 - self.window_width) / 2
         floors = np.arange(storeys)[:, None] * self.storey
@@ -170,12 +173,12 @@ class _Facade:
         u0, v0 = (g.ravel() for g in np.broadcast_arrays(u0, v0))
         panes = np.stack([u0, u0 + (1 - 2 * margin) / columns, v0,
                           v0 + self.storey * self.window_height / height], 1)
-        windows = np.concatenate([insets(wall, panes, lift=.05) for wall in walls[:4]])
-        shops = [inset(wall, 0, 1, 0, self.storey / height, lift=.02) for wall in walls[:4]]
+        seen = [wall for wall, bare in zip(walls, (*ends, True, True), strict=True) if bare]
+        windows = np.concatenate([insets(wall, panes, lift=.05) for wall in seen])
+        shops = [inset(wall, 0, 1, 0, self.storey / height, lift=.02) for wall in seen]
         thing = scenery.thing(x, y)
         scenery.add_mesh(thing, [
-            (walls[:4], self.wall, FIXED, BODY), (walls[4:], self.roof, FIXED, BODY),
-            (shops, self.ground_floor, FIXED, PART),
+            (walls, self.wall, FIXED, BODY), (shops, self.ground_floor, FIXED, PART),
             (windows, self.window, FIXED, PANE),
         ], x, y, yaw, look)
 

@@ -128,8 +128,12 @@ class StaticSoup:
                     self.middles, self.radii, distances, np.zeros(len(distances), int))
 
 
-def soup_of(things, x: float, y: float, look: Look) -> Soup:
-    """Place the meshes of the things within sight of (x, y) and light them."""
+def soup_of(things, x: float, y: float, look: Look, focal_px: float) -> Soup:
+    """
+    Place the meshes of the things within sight of (x, y) and light them.
+
+    What would be too small in a camera of that focal length is left out.
+    """
     parts = [(thing, mesh) for thing in things
              if (thing.x - x) ** 2 + (thing.y - y) ** 2 < VIEW_M ** 2
              for mesh in meshes_of(thing.model, thing.phase)]
@@ -143,26 +147,28 @@ def soup_of(things, x: float, y: float, look: Look) -> Soup:
 
     def stack(name):
         return np.concatenate([getattr(mesh, name) for _, mesh in parts])
-    quads, normals, kinds = stack('quads'), stack('normals'), stack('kinds')
     place = np.array([(t.x, t.y, t.z, t.yaw) for t, _ in parts])
-    c, s = (f(place[:, 3]).astype(np.float32)[index] for f in (np.cos, np.sin))
     middles = np.array([mesh.quads[..., 0].mean() for _, mesh in parts])
+    where = place[:, :2] + middles[:, None] * np.stack([np.cos(place[:, 3]),
+                                                        np.sin(place[:, 3])], 1)
+    distances = np.hypot(where[:, 0] - x, where[:, 1] - y).astype(np.float32)
+    least = stack('least')
+    clearness = stack('sizes') / (least * np.maximum(distances[index], 1))
+    clear = np.flatnonzero(clearness * focal_px > 1)
+    index, clearness, least = index[clear], clearness[clear], least[clear]
+    quads, normals, kinds = (stack(name)[clear] for name in ('quads', 'normals', 'kinds'))
+    c, s = (f(place[:, 3]).astype(np.float32)[index] for f in (np.cos, np.sin))
     qx, qy, qz = quads.transpose(2, 1, 0)
     px, py, pz = place[index, :3].T.astype(np.float32)
     corners = np.stack([qx * c - qy * s + px, qx * s + qy * c + py, qz + pz])
     turned = np.stack([normals[:, 0] * c - normals[:, 1] * s,
                        normals[:, 0] * s + normals[:, 1] * c, normals[:, 2]])
     paints = np.array([t.paint for t, _ in parts], np.float32)
-    colours = np.where((kinds == PAINT)[:, None], paints[index], stack('colours'))
+    colours = np.where((kinds == PAINT)[:, None], paints[index], stack('colours')[clear])
     lit = look.shade(colours, turned.T).astype(np.float32)
     for lamp, colour in LAMPS_ON.items():
         on = np.array([lamp in t.lamps for t, _ in parts])
         lit[(kinds == lamp) & on[index]] = colour
-    where = place[:, :2] + middles[:, None] * np.stack([np.cos(place[:, 3]),
-                                                        np.sin(place[:, 3])], 1)
-    distances = np.hypot(where[:, 0] - x, where[:, 1] - y).astype(np.float32)
     radii = np.array([SIZES[t.model][0] * 0.6 for t, _ in parts], np.float32)
-    least = stack('least')
-    clearness = stack('sizes') / (least * np.maximum(distances[index], 1))
     return Soup(corners, turned, lit, clearness, least <= np.float32(BODY), index, *blobs,
                 where.astype(np.float32), radii, distances, np.array([t.id for t, _ in parts]))

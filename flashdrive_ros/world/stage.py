@@ -6,7 +6,7 @@ import numpy as np
 from .agents import LAMP_OF
 from .look import Look
 from .map import Route
-from .meshes import BODY, FIXED, block
+from .meshes import BODY, BRAKE, FIXED, block
 from .scenery import Scenery
 from .soup import Thing
 
@@ -51,12 +51,13 @@ def stage_poles(scenery: Scenery, route: Route, look: Look):
 
 def things_of(director, t: float) -> list[Thing]:
     """Everything that moves or changes, as the renderer wants it."""
-    traffic, route = director.traffic, director.route
-    things = [Thing(int(traffic.ids[i]), traffic.models[i], *pose, paint=traffic.paints[i],
-                    lamps=traffic.lamps(i))
-              for i, pose in enumerate(traffic.poses().tolist())]
-    things += [Thing(i, model, x, y, yaw, paint=paint)
-               for i, model, x, y, yaw, paint in director.parked]
+    route = director.route
+    things = [Thing(int(flow.ids[i]), flow.models[i], *pose, paint=flow.paints[i],
+                    lamps=flow.lamps(i))
+              for flow in director.flows for i, pose in enumerate(flow.poses().tolist())]
+    things += [Thing(p.id, p.model, p.x, p.y, p.yaw, paint=p.paint,
+                     lamps=frozenset([BRAKE] if p.waiting else []))
+               for p in director.parked]
     for person, (x, y, yaw) in zip(director.people, director.people_poses().tolist(),
                                    strict=True):
         things.append(Thing(person.id, 'pedestrian', x, y, yaw, paint=person.paint,

@@ -8,7 +8,10 @@ import cv2
 import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState, GetState
 from nav_msgs.msg import Odometry, Path
+from rcl_interfaces.srv import SetParameters
 from rclpy.executors import MultiThreadedExecutor, SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import CompressedImage, Image
@@ -70,6 +73,7 @@ class Car:
             message.pose.pose.position.x = 10.0 * ms / 1000
             message.pose.pose.orientation.w = 1.0
             self.odometry.publish(message)
+            time.sleep(0.002)  # best effort: a burst would be lost in part
 
     def see(self, ms, cameras=None, data=None):
         """Publish one compressed frame of each camera with the same stamp."""
@@ -79,14 +83,59 @@ class Car:
             message.data = array.array('B', jpeg() if data is None else data)
             self.cameras[camera].publish(message)
 
+    def see_raw(self, ms, data, cameras=None, encoding='rgb8', size=(32, 24)):
+        """Publish one uncompressed frame of each camera."""
+        for camera in self.cameras if cameras is None else cameras:
+            message = Image(encoding=encoding, width=size[0], height=size[1], step=3 * size[0])
+            message.header.stamp = messages.stamp(T0 + round(ms * MS))
+            message.data = array.array('B', data)
+            self.cameras[camera].publish(message)
+
+    def call(self, kind, name, **request):
+        """Call a service of the drive node; returns the response."""
+        client = self.node.create_client(kind, f'drive/{name}')
+        assert client.wait_for_service(10.0), f'no service drive/{name}'
+        future = client.call_async(kind.Request(**request))
+        done = threading.Event()
+        future.add_done_callback(lambda _: done.set())
+        assert done.wait(20.0), f'drive/{name} does not answer'
+        return future.result()
+
+    def set_parameter(self, name, value):
+        """Set a parameter of the drive node; returns the result with its reason."""
+        parameter = Parameter(name, value=value).to_parameter_msg()
+        return self.call(SetParameters, 'set_parameters', parameters=[parameter]).results[0]
+
+    def state(self):
+        """Label of the drive node's lifecycle state."""
+        return self.call(GetState, 'get_state').current_state.label
+
+    def change_state(self, label):
+        """Ask for a transition; returns whether it succeeded."""
+        return self.call(ChangeState, 'change_state',
+                         transition=Transition(label=label)).success
+
+    def marker_actions(self):
+        """Actions in each marker array heard."""
+        return [{m.action for m in a.markers} for a in self.heard['markers']]
+
     def plan_times(self):
         """Stamps of the plans heard, ms after T0."""
         return [(messages.stamp_ns(p.header.stamp) - T0) // MS for p in self.heard['plan']]
 
     def why(self):
         """Why there is no plan, by the last diagnostics."""
-        status = self.diagnostics.get('plan')
-        return '' if status is None else {v.key: v.value for v in status.values}['why no plan']
+        return self.values('plan').get('why no plan', '')
+
+    def values(self, name):
+        """Values of one diagnostic status, as text."""
+        status = self.diagnostics.get(name)
+        return {} if status is None else {v.key: v.value for v in status.values}
+
+    def level(self, name):
+        """Level of one diagnostic status; None before it was heard."""
+        status = self.diagnostics.get(name)
+        return None if status is None else status.level
 
 
 class Rig:
@@ -118,7 +167,8 @@ class Rig:
         except rclpy.executors.ExternalShutdownException:
             pass
         except Exception as error:
-            self.failures.append(error)
+            if self.context.ok():  # else spin met the end of the context
+                self.failures.append(error)
 
     def until(self, condition, timeout_s=20.0):
         """Wait for a condition; returns whether it came true."""
@@ -130,20 +180,46 @@ class Rig:
         return True
 
     def connected(self):
-        """Wait until the drive node is active and both sides see each other."""
+        """Wait until the drive node has its topics and both sides see each other."""
         return self.until(lambda: self.drive.health.engine_state == 'ready'
                           and all(p.get_subscription_count() for p in self.car.cameras.values())
                           and self.car.odometry.get_subscription_count()
                           and self.car.node.count_publishers('drive/plan'))
 
+    def started(self):
+        """Wait until the drive node is active, and give it the odometry that it needs."""
+        assert self.connected() and self.until(lambda: self.drive._active)
+        self.car.drive_on(-1600, 0)
+
+    def plan_at(self, ms, **how):
+        """Move to a time, see it, and wait for its plan."""
+        self.car.drive_on(ms - 50, ms)
+        self.car.see(ms, **how)
+        assert self.until(lambda: ms in self.car.plan_times()), self.story()
+
+    def story(self):
+        """What a failed wait should show."""
+        inputs = self.drive._inputs
+        if inputs is None:
+            return self.car.why()
+        newest = inputs.odometry.newest_ns
+        return (f'{self.car.why()}; planned {self.car.plan_times()}; odometry until '
+                f'{newest and (newest - T0) / MS} {inputs.odometry.counts}; sets '
+                f'{inputs.selector.counts}; cameras '
+                f'{[t.counts for t in inputs.selector.tracks.values()]}')
+
+    def says(self, text):
+        """Wait until diagnostics give a reason with this text."""
+        return self.until(lambda: text in self.car.why())
+
     def close(self):
         """End both nodes."""
         self.drive.close()
-        for executor in self.executors:
-            executor.shutdown(2.0)
         self.context.try_shutdown()
         for thread in self.threads:
-            thread.join(2.0)
+            thread.join(5.0)
+        for executor in self.executors:
+            executor.shutdown(2.0)
         assert not self.failures, f'spin ended: {self.failures}'
 
 

@@ -145,6 +145,7 @@ def _quaternion(m):
     raise ValueError('rotation by 180 degrees is not supported here')
 
 
+MESSAGES = Messages()
 MOUNTS = {'cross_left_120': (1.5, 0.5, 1.5, math.radians(55)),
           'front_wide_120': (1.8, 0.0, 1.5, 0.0),
           'cross_right_120': (1.5, -0.5, 1.5, math.radians(-55)),
@@ -154,9 +155,9 @@ FOCAL = {name: 160 / math.tan(math.radians(15 if '30' in name else 60)) for name
 
 def write_recording(path, *, ticks=30, cameras=CAMERAS, plans=True, every=1, odometry=True,
                     trained=True, storage='mcap', first_plan=0, offset_m=0.0, text='keep the lane',
-                    size=(320, 180), latency_ns=50_000_000):
+                    size=(320, 180), latency_ns=50_000_000, total_ms=40.0):
     """A bag as `flashdrive drive` records it: `ticks` windows of 100 ms, 10 m/s ahead."""
-    messages = Messages()
+    messages = MESSAGES
     bag = BagWriter(path, storage=storage)
     width, height = size
     images = {c: f'/camera/{c}/image_raw/compressed' for c in cameras}
@@ -195,7 +196,7 @@ def write_recording(path, *, ticks=30, cameras=CAMERAS, plans=True, every=1, odo
             put(images[camera], stamp + 2_000_000 + number * 100_000,
                 messages.image(stamp, camera, pixels))
         if plans and tick >= first_plan and (tick - first_plan) % every == 0:
-            plan = messages.plan(stamp, tick + 1, trained=trained, text=text,
+            plan = messages.plan(stamp, tick + 1, trained=trained, text=text, total_ms=total_ms,
                                  mode='prefill' if tick == first_plan else 'streaming',
                                  reason='first window' if tick == first_plan else '')
             for trajectory in plan.trajectories:
@@ -207,15 +208,17 @@ def write_recording(path, *, ticks=30, cameras=CAMERAS, plans=True, every=1, odo
 
 
 def own_domain() -> dict[str, str]:
-    """Environment of a ROS graph that nobody else is in."""
-    return {**os.environ, 'ROS_DOMAIN_ID': str(random.randint(1, 100)),
+    """Environment of a ROS graph that nobody else is in, not even this process."""
+    ours = int(os.environ.get('ROS_DOMAIN_ID') or 0)
+    domain = random.choice([d for d in range(1, 101) if d != ours])
+    return {**os.environ, 'ROS_DOMAIN_ID': str(domain),
             'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
 
 
 @contextlib.contextmanager
-def node_process(module, env, **parameters):
+def node_process(module, env, ros=(), **parameters):
     """A node of ours as a process; ended by SIGINT, or killed after 10 s."""
-    command = [sys.executable, '-m', f'flashdrive_ros.nodes.{module}', '--ros-args']
+    command = [sys.executable, '-m', f'flashdrive_ros.nodes.{module}', '--ros-args', *ros]
     for name, value in parameters.items():
         command += ['-p', f'{name}:={value}']
     process = subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE,

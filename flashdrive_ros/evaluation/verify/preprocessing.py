@@ -42,30 +42,33 @@ def _check_image(golden: GoldenDirectory, file: GoldenFile, report: Report) -> N
     file.taken.update(n for n in file.arrays if n.startswith('vs_pil'))
     limits = {k: file[k] for k in ('min_pixels', 'max_pixels') if k in file}
     prompt = replace(config.prompt, **limits)
+    if file.names('image', 'resized', 'pixel_values'):
+        raw = _read_image(file, report)
+        if 'resized_u8_chw' in file:
+            expected = file['resized_u8_chw']
+            size = expected.shape[1:]
+            report.equal('resized_u8_chw', images.resize(raw, *size)[0], expected)
+            report.close('resized_u8_chw (as on a device)',
+                         images.resize_by_products(raw, *size)[0], expected, 1)
+        rows, grid = images.prepare(raw, config.vision, prompt)
+        _check_rows(file, '', rows[0], grid, report)
+    if 'small_image_u8_chw' in file:
+        small = file.tensor('small_image_u8_chw')[None]
+        if 'small_image_grid_thw' in file:  # the limits that give this grid are not told
+            prompt = _limits_for(small, file['small_image_grid_thw'], golden, prompt)
+        rows, grid = images.prepare(small, config.vision, prompt)
+        _check_rows(file, 'small_', rows[0], grid, report)
+
+
+def _read_image(file: GoldenFile, report: Report) -> torch.Tensor:
+    """Image [1, 3, H, W] that the arrays were made from."""
     path = file.path.with_name(f'{file.path.stem}_image.png')
     image = cv2.imread(str(path), cv2.IMREAD_COLOR_RGB)
     if image is None:
         raise GoldenError(f'{path} does not exist or is no image')
     if 'image_hw' in file:
         report.equal('image size', image.shape[:2], file['image_hw'])
-    raw = torch.from_numpy(image).permute(2, 0, 1)[None]
-    if 'resized_u8_chw' in file:
-        expected = file['resized_u8_chw']
-        resized = images.resize(raw, *expected.shape[1:])
-        report.equal('resized_u8_chw', resized[0], expected)
-        report.close('resized_u8_chw (as on a device)',
-                     images.resize_by_products(raw, *expected.shape[1:])[0], expected, 1)
-    rows, grid = images.prepare(raw, config.vision, prompt)
-    _check_rows(file, '', rows[0], grid, report)
-    if 'small_image_u8_chw' in file:
-        small = file.tensor('small_image_u8_chw')[None]
-        if 'small_min_pixels' in file:
-            prompt = replace(prompt, min_pixels=file['small_min_pixels'],
-                             max_pixels=file['small_max_pixels'])
-        elif 'small_image_grid_thw' in file:  # the limits that give this grid are not told
-            prompt = _limits_for(small, file['small_image_grid_thw'], golden, prompt)
-        rows, grid = images.prepare(small, config.vision, prompt)
-        _check_rows(file, 'small_', rows[0], grid, report)
+    return torch.from_numpy(image).permute(2, 0, 1)[None]
 
 
 def _limits_for(small, grid, golden: GoldenDirectory, prompt):

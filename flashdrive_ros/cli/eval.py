@@ -1,0 +1,180 @@
+"""
+Measure a model in the embedded world: open loop, closed loop, or a film of it.
+
+Rows are written the moment they are measured (WORK), so a run that is cut, or
+limited with --limit, goes on when the same command is given again.  Results,
+tables and charts go to OUT.
+
+    flashdrive eval open-loop --seeds 100
+    flashdrive eval open-loop --expert-tuned DIR --vlm-tuned DIR --device cuda --workers 16
+    flashdrive eval closed-loop --seeds 200 --workers 16 --limit 480
+    flashdrive eval film --out docs/driving.gif
+"""
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `flashdrive eval`."""
+    kinds = parser.add_subparsers(title='what', dest='what', metavar='<what>', required=True)
+    open_loop = kinds.add_parser(
+        'open-loop', help='minADE on held-out seeds, whole windows and streams; velocity reuse')
+    _common(open_loop, seeds=100, first=20_000)
+    add = open_loop.add_argument
+    add('--vlm-tuned', default='', metavar='MODEL', help='another checkpoint, for that row')
+    add('--expert-tuned', default='', metavar='MODEL', help='another checkpoint, for that row')
+    add('--rows', nargs='+', default=[], metavar='ROW', help='only these rows of the table')
+    add('--samples', type=int, default=6, help='trajectories a window (default: %(default)s)')
+    add('--windows', type=int, default=16, help='consecutive windows of a stretch '
+        '(default: %(default)s)')
+    add('--stretches', type=int, default=2, help='stretches an episode (default: %(default)s)')
+    add('--every', type=int, default=4, help='every n-th window counts (default: %(default)s)')
+    add('--no-probe', action='store_true', help='leave out the velocity along the flow')
+    closed_loop = kinds.add_parser(
+        'closed-loop', help='episodes driven by expert, constant velocity, full and streaming')
+    _common(closed_loop, seeds=200, first=30_000)
+    add = closed_loop.add_argument
+    add('--full-model', default='', metavar='MODEL',
+        help='another checkpoint for the policy full: that before streaming fine-tuning')
+    add('--policies', nargs='+', default=[], metavar='POLICY', help='only these policies')
+    add('--seconds', type=float, default=20.0, help='length of an episode (default: %(default)s)')
+    film = kinds.add_parser('film', help='four scenarios as one small animated picture')
+    add = film.add_argument
+    add('--model', default='small', help='checkpoint (default: %(default)s)')
+    add('--policy', default='streaming', help='who drives (default: %(default)s)')
+    add('--device', default='cpu', help='torch device (default: %(default)s)')
+    add('--scenes', nargs=4, default=None, metavar='EVENT:SEED',
+        help='four scenarios and their seeds')
+    add('--seconds', type=float, default=8.0, help='length (default: %(default)s)')
+    add('--out', type=Path, default=Path('docs/driving.gif'), metavar='FILE',
+        help='.gif or .webp (default: %(default)s)')
+    add('--max-mb', type=float, default=3.0, help='no larger than this (default: %(default)s)')
+
+
+def _common(parser, seeds: int, first: int) -> None:
+    add = parser.add_argument
+    add('--model', default='small', help='checkpoint directory, shipped name or hub id '
+        '(default: %(default)s)')
+    add('--seeds', type=int, default=seeds, help='held-out episodes (default: %(default)s)')
+    add('--first-seed', type=int, default=first, help='(default: %(default)s)')
+    add('--device', default='cpu', help='cpu, cuda (all of them) or cuda:1 (default: %(default)s)')
+    add('--dtype', default='auto', help='number type of the model (default: %(default)s)')
+    add('--workers', type=int, default=None, help='processes with one thread each; 0: in this '
+        'one (default: one a core)')
+    add('--lanes', type=int, default=None, help='episodes a process drives at once, one engine '
+        'planning for all of them; 0: an engine in every process (default: 0 on a CPU, else 12)')
+    add('--set', action='append', default=[], metavar='SETTING=VALUE',
+        help='one setting of the engine, such as greedy=true; may be repeated')
+    add('--limit', type=float, default=0.0, metavar='S', help='stop after S seconds and report '
+        'what there is; 0: never (default: %(default)s)')
+    add('--engine-seed', type=int, default=0, help='seed of sampling (default: %(default)s)')
+    add('--work', type=Path, default=Path('out/eval'), metavar='FOLDER',
+        help='for rows (default: %(default)s)')
+    add('--out', type=Path, default=Path('bench/results'), metavar='FOLDER',
+        help='for results (default: %(default)s)')
+    add('--fresh', action='store_true', help='forget the rows of earlier runs')
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure; 0 when everything that was asked for was measured."""
+    from ..core.config import CheckpointError
+    from ..core.types import InputError
+    from ..errors import UserError
+    try:
+        return {'open-loop': _open_loop, 'closed-loop': _closed_loop, 'film': _film}[
+            args.what](args)
+    except (CheckpointError, InputError) as error:
+        raise UserError(str(error)) from error
+
+
+def _open_loop(args) -> int:
+    from ..evaluation import open_loop, open_loop_results
+    models = {'full': args.model, 'streaming': args.model,
+              'streaming_vlm_tuned': args.vlm_tuned, 'streaming_expert_tuned': args.expert_tuned}
+    models = {name: model for name, model in models.items() if model}
+    models[open_loop.CONSTANT_VELOCITY] = ''
+    models = _only(models, args.rows, 'row')
+    probe = 'streaming_expert_tuned' if 'streaming_expert_tuned' in models else 'streaming'
+    config = open_loop.OpenLoop(
+        models, stretches=args.stretches, windows=args.windows, every=args.every,
+        samples=args.samples, probe='' if args.no_probe else probe,
+        engine_seed=args.engine_seed, settings=_settings(args.set))
+    return _measure(args, 'open_loop', config, open_loop, open_loop_results)
+
+
+def _closed_loop(args) -> int:
+    from ..evaluation import closed_loop, closed_loop_results
+    models = {'expert': '', 'constant_velocity': '', 'full': args.full_model or args.model,
+              'streaming': args.model}
+    models = _only(models, args.policies, 'policy')
+    config = closed_loop.ClosedLoop(models, args.seconds, {
+        'seed': args.engine_seed, **_settings(args.set)})
+    return _measure(args, 'closed_loop', config, closed_loop, closed_loop_results)
+
+
+def _only(models: dict, names: list[str], what: str) -> dict:
+    from ..errors import UserError
+    unknown = sorted(set(names) - set(models))
+    if unknown:
+        raise UserError(f'no {what} {unknown[0]!r}; there are {", ".join(models)}')
+    return {name: models[name] for name in models if not names or name in names}
+
+
+def _settings(texts: list[str]) -> dict:
+    """Fields of `EngineConfig` from SETTING=VALUE."""
+    import yaml
+
+    from ..core.config import EngineConfig
+    from ..errors import UserError
+    found = {}
+    for text in texts:
+        name, sign, value = text.partition('=')
+        if not sign or name not in EngineConfig.__dataclass_fields__ or name == 'device':
+            raise UserError(f'--set {text}: expected SETTING=VALUE, with a setting of the engine')
+        found[name] = yaml.safe_load(value)
+    return found
+
+
+def _measure(args, name: str, config, module, results) -> int:
+    """Do what is missing, then write results, tables and charts from all there is."""
+    from dataclasses import asdict
+
+    from ..evaluation.fingerprint import fingerprint
+    from ..evaluation.record import write_results
+    from ..evaluation.workers import Crew, RowFile, run_tasks
+    kind = args.device.partition(':')[0]
+    settings = {**asdict(config), 'device': kind, 'dtype': args.dtype, 'weights': {
+        model: fingerprint(model) for model in sorted(set(config.models.values())) if model}}
+    path = args.work / f'{name}.jsonl'
+    if args.fresh:
+        path.unlink(missing_ok=True)
+    file = RowFile(path, settings)
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    workers = args.workers if args.workers is not None else len(os.sched_getaffinity(0))
+    lanes = args.lanes if args.lanes is not None else 0 if kind == 'cpu' else 12
+    crew = Crew(workers, args.device, args.dtype, lanes, args.limit)
+    tasks = module.tasks(config, seeds, file.rows)
+    print(f'{name}: {len(tasks)} tasks to do, {len(file.rows)} rows in {path}')
+    failures = run_tasks(module.run_task, tasks, file, crew)
+    rows = [row for row in file.rows if row['seed'] in seeds]
+    body = write_results(args.out / f'{name}.json', results.summary(config, rows),
+                         settings=settings, crew=asdict(crew))
+    print(results.table(body))
+    for picture in results.draw(body, args.out):
+        print(picture)
+    print(args.out / f'{name}.json')
+    missing = module.tasks(config, seeds, file.rows)
+    if missing:
+        print(f'{len(missing)} of {len(seeds) * len(config.models)} tasks are not done')
+    return 1 if failures or missing else 0
+
+
+def _film(args) -> int:
+    from ..evaluation.film import make
+    size = make(args.out, args.model, args.policy, args.device, scenes=args.scenes,
+                seconds=args.seconds, limit_bytes=int(args.max_mb * 2 ** 20))
+    print(f'{args.out}: {size / 2 ** 20:.2f} MiB')
+    return 0

@@ -1,0 +1,153 @@
+"""
+How an evaluation asks a checkpoint for plans: an engine of its own, or one that is shared.
+
+Both give the same plans.  With an engine in every process the plans are the
+engine's own; a shared one (`batched.py`) computes the windows of many episodes
+at once, which a GPU needs to be worth its while.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from multiprocessing.connection import Connection
+from typing import Protocol
+
+import numpy as np
+
+from ..core.ego import EgoHistory
+from ..core.types import DrivePlan, FrameSet
+
+
+@dataclass(frozen=True)
+class Explored:
+    """
+    The flow of one plan, tried in other ways (`flow.py`).
+
+    `change` [steps - 1] of the velocity; `xy` [K, 64, 2] by name of the schedule.
+    """
+
+    change: list[float]
+    xy: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, and its flow when that was to be explored."""
+
+    plan: DrivePlan
+    flow: Explored | None = None
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """
+    One window of one episode, for a shared engine.
+
+    `frames` are the newest frame set, after older ones where the window begins
+    anew (`fresh`).  `settings` are fields of `EngineConfig`, `streaming` always
+    among them.
+    """
+
+    model: str
+    fresh: bool
+    frames: tuple[FrameSet, ...]
+    ego: EgoHistory
+    nav_text: str
+    settings: tuple[tuple[str, object], ...]
+    explore: bool = False
+
+
+class Planner(Protocol):
+    """Plans window after window of one episode; `frames` sets make a window."""
+
+    frames: int
+
+    def reset(self) -> None:
+        """Begin another episode."""
+
+    def plan(self, frames: FrameSet, ego: EgoHistory, nav_text: str,
+             history: Iterable[FrameSet] = (), explore: bool = False, **settings) -> Planned:
+        """Plan for the newest frames; `history` are older ones that the planner has not seen."""
+
+
+class Planners:
+    """Planners with an engine in this process, by checkpoint."""
+
+    def __init__(self, device: str = 'cpu', dtype: str = 'auto'):
+        self.device, self.dtype = device, dtype
+        self._ready: dict[str, LocalPlanner] = {}
+
+    def __call__(self, model: str) -> Planner:
+        """Return the planner of a checkpoint, ready for another episode."""
+        if model not in self._ready:
+            self._ready[model] = LocalPlanner(model, self.device, self.dtype)
+        planner = self._ready[model]
+        planner.reset()
+        return planner
+
+
+class LocalPlanner:
+    """An engine of this process."""
+
+    def __init__(self, model: str, device: str, dtype: str):
+        from ..core.config import EngineConfig
+        from ..core.engine import Engine
+        self.engine = Engine.from_checkpoint(model, EngineConfig(device=device, dtype=dtype))
+        self.frames = self.engine.frames_per_camera
+        self._defaults = {f.name: getattr(self.engine.config, f.name) for f in fields(EngineConfig)
+                          if f.name not in ('device', 'dtype')}
+
+    def reset(self) -> None:
+        """Forget all frames."""
+        self.engine.reset('another episode')
+
+    def plan(self, frames, ego, nav_text, history=(), explore=False, **settings) -> Planned:
+        """Plan through the engine's own step."""
+        engine, seen = self.engine, []
+        engine.configure(**(self._defaults | settings))
+        engine.flow_observer = (lambda *flow: seen.append(flow)) if explore else None
+        plan = engine.step(frames, ego, nav_text, history)
+        if not explore:
+            return Planned(plan)
+        from .flow import explore as explore_flow
+        (field, noise), = seen
+        return Planned(plan, explore_flow(engine.model, field, noise[None], engine.flow_steps,
+                                          [ego])[0])
+
+
+class RemotePlanners:
+    """Planners that ask the process at the other end of a pipe, one window at a time."""
+
+    def __init__(self, pipe: Connection):
+        self.pipe = pipe
+
+    def __call__(self, model: str) -> Planner:
+        """Return a planner for another episode."""
+        return RemotePlanner(self.pipe, model)
+
+
+class RemotePlanner:
+    """A share of an engine that another process has (`PlanServer`)."""
+
+    def __init__(self, pipe: Connection, model: str):
+        self.pipe, self.model = pipe, model
+        self.frames = self._ask(model)
+        self.fresh = True
+
+    def _ask(self, question):
+        self.pipe.send(question)
+        answer = self.pipe.recv()
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        return answer
+
+    def reset(self) -> None:
+        """Begin anew with the next window."""
+        self.fresh = True
+
+    def plan(self, frames, ego, nav_text, history=(), explore=False, **settings) -> Planned:
+        """Send the window and wait for its plan."""
+        sets = (*history, frames) if self.fresh else (frames,)
+        fresh, self.fresh = self.fresh, False
+        return self._ask(PlanRequest(self.model, fresh, sets, ego, nav_text,
+                                     tuple(sorted(settings.items())), explore))

@@ -1,0 +1,192 @@
+"""The `flashdrive` command: verbs, errors, settings, folders."""
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from support.recordings import VIDEO, write_recording
+
+from flashdrive_ros import cli
+from flashdrive_ros.errors import UserError
+from flashdrive_ros.session import nodes, processes
+from flashdrive_ros.session.folder import DriveFolder, find_bag
+
+
+def run(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, '-c', 'import sys; from flashdrive_ros.cli import main; '
+         'sys.exit(main())', *map(str, arguments)], capture_output=True, text=True, timeout=120,
+        env={**os.environ, **environment})
+
+
+def test_help_names_every_verb_with_a_line():
+    text = run('--help').stdout
+    for verb in ('compare', 'doctor', 'drive', 'record', 'replay', 'view'):
+        assert re.search(rf'^    {verb} +[A-Z]', text, re.M), text
+
+
+def test_a_new_file_is_a_new_verb(tmp_path, monkeypatch, capsys):
+    (tmp_path / 'greet.py').write_text(textwrap.dedent('''
+        """Greet someone."""
+        def add_arguments(parser):
+            parser.add_argument('who')
+        def run(args):
+            print('hello', args.who)
+            return 3
+        '''))
+    (tmp_path / '_helper.py').write_text('raise RuntimeError')
+    monkeypatch.setattr(cli, '__path__', [*cli.__path__, str(tmp_path)])
+    assert 'greet' in cli.verbs() and '_helper' not in cli.verbs()
+    assert cli.main(['greet', 'you']) == 3
+    assert capsys.readouterr().out == 'hello you\n'
+    del sys.modules['flashdrive_ros.cli.greet']
+
+
+@pytest.mark.parametrize(('arguments', 'said'), [
+    (['compare', '/none/a', '/none/b'], 'flashdrive compare: bag /none/a: no such file'),
+    (['replay', '/none/a'], 'bag /none/a: no such file'),
+    (['drive', '--source', '/none/a'], '--source /none/a: no such file or folder; it must be '
+     'world, video, video:<file>'),
+    (['drive', '--source', 'bag:/none/a'], "there is no bag '/none/a'"),
+    (['drive', '--params-file', '/none/p.yaml'], '--params-file /none/p.yaml: no such file'),
+    (['drive', '--set', 'speed=3'], '--set speed=3: must be <node>.<parameter>=<value>'),
+    (['drive', '--set', 'car.speed=3'], 'there is no node car; the nodes are recorder, drive, '
+     'world'),
+])
+def test_what_can_not_be_is_said_without_a_traceback(tmp_path, arguments, said):
+    if arguments[0] == 'drive':
+        arguments = [*arguments, '--out', tmp_path / 'out']
+    result = run(*arguments)
+    assert result.returncode == 1
+    assert said in result.stderr and 'Traceback' not in result.stderr
+
+
+def test_compare_tells_by_its_exit_code(tmp_path):
+    a = write_recording(tmp_path / 'a', ticks=3)
+    b = write_recording(tmp_path / 'b', ticks=3, offset_m=0.01)
+    assert cli.main(['compare', str(a), str(a)]) == 0
+    assert cli.main(['compare', str(a), str(b)]) == 1
+    assert cli.main(['compare', str(a), str(b), '--tolerance', '0.02']) == 0
+
+
+def test_doctor_says_what_is_missing_and_what_helps():
+    result = run('doctor')
+    for name in ('python', 'ROS 2', 'messages', 'torch', 'bags', 'disk', 'ros2 launch', 'rerun'):
+        assert re.search(rf'^(ok |NO | - ) {name} ', result.stdout, re.M), result.stdout
+    assert (result.returncode == 0) == ('ready to drive' in result.stdout)
+
+
+def test_view_says_how_to_install_the_viewer(tmp_path):
+    (tmp_path / 'rerun.py').write_text('raise ImportError("not here")')
+    result = run('view', PYTHONPATH=str(tmp_path))
+    assert result.returncode == 1 and 'pip install "flashdrive_ros[view]"' in result.stderr
+
+
+def test_a_recording_becomes_a_rerun_file(tmp_path):
+    pytest.importorskip('rerun')
+    bag = write_recording(tmp_path / 'bag', ticks=3)
+    assert cli.main(['view', str(bag), '--save', str(tmp_path / 'drive.rrd')]) == 0
+    assert (tmp_path / 'drive.rrd').stat().st_size > 10_000
+
+
+def test_settings_keep_the_types_of_yaml():
+    assert nodes.parse_settings(['drive.camera_ids=[0, 1]', 'drive.model="007"', 'world.rate=0.5',
+                                 'drive.greedy=false']) == {
+        'drive': {'camera_ids': [0, 1], 'model': '007', 'greedy': False}, 'world': {'rate': 0.5}}
+
+
+def test_nodes_read_the_shipped_files_then_the_users_then_the_options(tmp_path):
+    source, drive = nodes.source_nodes(f'video:{VIDEO}', subscribers=2, rate=0, loop=False)
+    drive.values['model'] = 'small'
+    command = drive.command('/car/', [Path('mine.yaml')], tmp_path)
+    files = [Path(command[i + 1]).name for i, word in enumerate(command)
+             if word == '--params-file']
+    assert files == ['drive.yaml', 'video.yaml', 'mine.yaml', 'drive.yaml']
+    assert '__ns:=/car' in command and source.values['rate'] == 0.0
+    assert 'model: small' in (tmp_path / 'drive.yaml').read_text()
+
+
+def test_a_bags_cameras_are_those_of_the_drive(tmp_path):
+    bag = write_recording(tmp_path / 'bag', ticks=2, cameras=('front_wide_120', 'front_tele_30'))
+    _, drive = nodes.source_nodes(f'bag:{bag}', subscribers=1, rate=1, loop=False)
+    assert drive.values == {'camera_ids': [1, 6], 'image_transport': 'compressed'}
+
+
+def test_a_drive_replaces_its_own_results_and_nothing_else(tmp_path):
+    folder = DriveFolder(tmp_path / 'out')
+    folder.prepare()
+    write_recording(folder.bag, ticks=1)
+    folder.summary.write_text('{}')
+    (folder.path / 'notes.txt').write_text('mine')
+    assert find_bag(folder.path) == folder.bag
+    folder.prepare()
+    assert not folder.bag.exists() and not folder.summary.exists()
+    assert (folder.path / 'notes.txt').read_text() == 'mine'
+    folder.bag.mkdir()
+    (folder.bag / 'data').write_text('not a bag')
+    with pytest.raises(UserError, match='is there and not from a drive'):
+        folder.prepare()
+    assert (folder.bag / 'data').exists()
+
+
+def child(tmp_path, code):
+    return processes.Child.start('node', [sys.executable, '-u', '-c', textwrap.dedent(code)],
+                                 tmp_path / 'log')
+
+
+def wait_for_text(process, text):
+    end = time.monotonic() + 20
+    while text not in process.tail():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_process_is_asked_before_it_is_forced(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, 'SIGNALS', tuple((s, 2.0) for s, _ in processes.SIGNALS))
+    polite = child(tmp_path, '''
+        import signal, sys, time
+        signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+        print('I am', 'ready')
+        time.sleep(60)''')
+    wait_for_text(polite, 'I am ready')
+    polite.stop()
+    assert (polite.returncode, polite.forced) == (0, '')
+
+
+def test_a_process_that_does_not_listen_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, 'SIGNALS', tuple((s, 0.3) for s, _ in processes.SIGNALS))
+    stubborn = child(tmp_path, '''
+        import signal, time
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print('I am', 'ready')
+        time.sleep(60)''')
+    wait_for_text(stubborn, 'I am ready')
+    stubborn.stop()
+    assert stubborn.process.wait(5) == -signal.SIGKILL and stubborn.forced == 'SIGKILL'
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='needs prctl')
+def test_children_end_with_their_parent_however_it_ends(tmp_path):
+    parent = subprocess.Popen([sys.executable, '-c', textwrap.dedent(f'''
+        import sys, time
+        from pathlib import Path
+        from flashdrive_ros.session.processes import Child
+        child = Child.start('n', [sys.executable, '-c', 'import time; time.sleep(60)'],
+                            Path({str(tmp_path / "log")!r}))
+        print(child.process.pid, flush=True)
+        time.sleep(60)''')], stdout=subprocess.PIPE, text=True)
+    pid = int(parent.stdout.readline())
+    time.sleep(0.5)
+    parent.kill()
+    parent.wait()
+    end = time.monotonic() + 20
+    while Path(f'/proc/{pid}').exists() and 'zombie' not in Path(
+            f'/proc/{pid}/status').read_text():
+        assert time.monotonic() < end
+        time.sleep(0.05)
