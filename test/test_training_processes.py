@@ -22,7 +22,8 @@ def test_two_processes_train_one_model(tmp_path):
     subprocess.run(
         [sys.executable, '-m', 'torch.distributed.run', '--nproc-per-node', '2', '-m',
          'flashdrive_ros.training', 'run', '--model', str(model), '--out', str(tmp_path / 'out'),
-         *(f'--{name}={value}' for name, value in OPTIONS.items())], check=True, timeout=600, env={**os.environ, 'OMP_NUM_THREADS': '1'})
+         *(f'--{name}={value}' for name, value in OPTIONS.items())],
+        check=True, timeout=600, env={**os.environ, 'OMP_NUM_THREADS': '1'})
     config = json.loads((tmp_path / 'out' / 'checkpoint' / 'config.json').read_text())
     assert config['flashdrive']['training']['windows'] == 2 * 2 * 2
 
