@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from support.tiny_clips import CLIPS, EPISODE, tiny_maker
 
 from flashdrive_ros.core import unicycle
 from flashdrive_ros.core.primitives.grammar import read
@@ -15,7 +16,6 @@ from flashdrive_ros.training.producers import InProcess, Producers, SlotLayout, 
 from flashdrive_ros.training.samples import PHYSICAL, controls_of
 from flashdrive_ros.training.store import ClipStore
 from flashdrive_ros.world.reason import CAUSES, describe
-from support.tiny_clips import CLIPS, EPISODE, tiny_maker
 
 
 @pytest.fixture(scope='module')

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.tiny_model import write_tiny_checkpoint
 
 from flashdrive_ros.core import checkpoint
 from flashdrive_ros.core.config import CheckpointError, EngineConfig
@@ -11,7 +12,6 @@ from flashdrive_ros.core.engine import Engine
 from flashdrive_ros.training import trainer as trainers
 from flashdrive_ros.training.losses import IGNORE, join, widths_of
 from flashdrive_ros.training.settings import TrainSettings
-from support.tiny_model import write_tiny_checkpoint
 
 
 @pytest.fixture(scope='module', autouse=True)
