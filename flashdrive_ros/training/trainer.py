@@ -115,7 +115,8 @@ class Trainer:
         Returns the last validation's figures.
         """
         settings = self.settings
-        first = max(0, self.taken - self.store.capacity)
+        exact = settings.clips_per_step > 0  # else new clips do as well as those of before
+        first = max(0, self.taken - self.store.capacity) if exact else self.taken
         producers = self._producers(settings.clips(self.group.rank), settings.workers, first)
         examiner = Examiner(self) if settings.validation_clips and self.group.is_main else None
         try:
