@@ -69,8 +69,8 @@ class Trainer:
                                 enabled=self._bfloat16(settings.precision))
         if settings.resume:
             self._restore()
-        if settings.compile:
-            self._compile()
+        self.encode = (torch.compile(model.visual.encode, dynamic=False) if settings.compile
+                       else model.visual.encode)
 
     def _store(self, fields, gib: float) -> ClipStore:
         each = ClipStore.clip_bytes(fields, self.model.config)
@@ -93,12 +93,6 @@ class Trainer:
                   {'params': [p for p in trained if p.dim() < 2], 'weight_decay': 0.0}]
         return torch.optim.AdamW(groups, lr=self.settings.learning_rate, betas=(0.9, 0.95),
                                  fused=self.device.type == 'cuda')
-
-    def _compile(self) -> None:
-        self.model.visual.encode = torch.compile(self.model.visual.encode, dynamic=False)
-        for decoder in (self.model.language_model, self.model.expert):
-            for layer in decoder.layers:
-                layer.mlp = torch.compile(layer.mlp, dynamic=False)
 
     # -- the run ------------------------------------------------------------------------
 
@@ -140,12 +134,13 @@ class Trainer:
         """Put every clip where it was, or would be, in the ring."""
         self.store.at = first % self.store.capacity
         for _ in range(self.taken - first):
-            self._add(producers.take())
+            self.add(producers.take())
         while self.store.filled < min(self.settings.first_clips, self.store.capacity):
-            self._add(producers.take())
+            self.add(producers.take())
         self.taken = producers.taken
 
-    def _add(self, clip) -> None:
+    def add(self, clip) -> None:
+        """Put a clip into the store."""
         self.store.add(clip)
         for name in TEXTS:
             self.longest[name] = max(self.longest[name], int(clip[f'{name}_length'].max()))
@@ -167,7 +162,7 @@ class Trainer:
             self._ingest(producers)
             if examiner:
                 examiner.poll()
-            meter.add(self._train_step())
+            meter.add(self.train_step())
             now = time.monotonic()
             self.seconds += now - previous
             previous = now
@@ -206,10 +201,11 @@ class Trainer:
         else:
             clips = iter(partial(producers.take, False), None)
         for _, clip in zip(range(CLIPS_AT_A_TIME), clips):
-            self._add(clip)
+            self.add(clip)
         self.taken = producers.taken
 
-    def _train_step(self) -> dict[str, torch.Tensor]:
+    def train_step(self) -> dict[str, torch.Tensor]:
+        """One step on windows of the store; returns its losses, still on the device."""
         settings = self.settings
         seed = hash((settings.seed, self.step, self.group.rank)) % 2 ** 62
         drawn = torch.Generator().manual_seed(seed)
@@ -218,9 +214,11 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group['lr'] = rate
         batch, rolled = self._draw(drawn)
+        self.model.visual.encode = self.encode  # compiled for this size of batch only
         with self.autocast():
             losses = self.module(batch, widths_of(self.longest), noise, rolled)
         losses['loss'].backward()
+        del self.model.visual.encode
         trained = [p for p in self.model.parameters() if p.requires_grad]
         losses['gradient'] = torch.nn.utils.clip_grad_norm_(trained, settings.clip_norm)
         self.optimiser.step()
