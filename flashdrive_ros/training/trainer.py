@@ -100,7 +100,7 @@ class Trainer:
         """
         Train until the end, or to step `stop_at` of the same run (to be resumed).
 
-        Returns the last validation's figures.
+        Returns the last validation's figures.  Ctrl-C saves before it ends.
         """
         settings = self.settings
         first = max(0, self.taken - self.store.capacity)
@@ -114,6 +114,10 @@ class Trainer:
             figures = examiner.examine() if examiner else {}
             self._save(figures)
             return figures
+        except KeyboardInterrupt:
+            log.info('interrupted in step %d: saving', self.step)
+            self._save({})
+            raise
         finally:
             producers.close()
             if examiner:
