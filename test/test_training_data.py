@@ -12,8 +12,8 @@ from flashdrive_ros.core.primitives.grammar import read
 from flashdrive_ros.core.unicycle import physical
 from flashdrive_ros.training.causes import cause_named, sentences
 from flashdrive_ros.training.episodes import HELD_OUT, VALIDATION, drive, training_seed
-from flashdrive_ros.training.producers import InProcess, Producers, SlotLayout, made_before
-from flashdrive_ros.training.samples import PHYSICAL, controls_of
+from flashdrive_ros.training.producers import InProcess, Producers, made_before
+from flashdrive_ros.training.samples import PHYSICAL, SlotLayout, controls_of
 from flashdrive_ros.training.store import ClipStore
 from flashdrive_ros.world.reason import CAUSES, describe
 
@@ -96,7 +96,8 @@ def test_processes_give_the_clips_of_one_process_in_a_fixed_order():
     per_episode = CLIPS.clips_per_episode
     model = tiny_maker()
     with Producers(tiny_maker, model.fields, 2, per_episode, limit=5) as producers:
-        taken = [producers.take() for _ in range(5)]
+        taken = [{name: array.copy() for name, array in producers.take().items()}
+                 for _ in range(5)]
         assert producers.take() is None
     order = [tuple(clip['identity'][:2]) for clip in taken]
     assert order == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]

@@ -6,7 +6,8 @@ Train a model in the embedded world: data, losses, streaming fine-tuning.
     flashdrive train run --stage streaming-expert --model out/train/checkpoint …
     torchrun --nproc-per-node 4 -m flashdrive_ros.training run --minutes 30 --workers 8
     flashdrive train measure --workers 8
-    flashdrive train evaluate --model out/train/checkpoint
+    flashdrive train benchmark --batch 64 128 256
+    flashdrive train evaluate --models out/train/checkpoint
     flashdrive train curves --out out/train
 """
 from __future__ import annotations
@@ -27,9 +28,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     measure.add_argument('--seconds', type=float, default=20.0, help='how long to measure')
     measure.add_argument('--clip-frames', type=int, default=10, help='frames of a clip')
     measure.add_argument('--model', default='small', help='checkpoint with the vocabulary')
+    benchmark = tasks.add_parser('benchmark', help='how fast steps are, by size of the batch')
+    benchmark.add_argument('--batch', nargs='+', type=int, default=[4], help='windows per step')
+    benchmark.add_argument('--steps', type=int, default=5, help='steps to time, after two others')
+    benchmark.add_argument('--compile', action='store_true', help='with torch.compile too')
+    benchmark.add_argument('--model', default='small', help='checkpoint')
+    benchmark.add_argument('--device', default='auto', help='device')
     evaluate = tasks.add_parser('evaluate', help='held-out windows: plans and causes, full and '
                                                  'streaming')
-    evaluate.add_argument('--model', default='small', help='checkpoint to evaluate')
+    evaluate.add_argument('--models', nargs='+', default=['small'],
+                          help='checkpoints to evaluate; with the same cameras and vocabulary')
     evaluate.add_argument('--clips', type=int, default=64, help='held-out clips')
     evaluate.add_argument('--workers', type=int, default=2, help='processes that draw them')
     evaluate.add_argument('--device', default='auto', help='device to evaluate on')

@@ -107,7 +107,8 @@ class DrivingLoss(nn.Module):
         plan, asked, truthful = self._texts(batch, widths, generator)
         past = self._roll_out(rolled) if rolled else None
         pictures = batch.images if past is None else batch.images[:, :, -1:]
-        window = forward(self.model, self.geometry, pictures, (plan.ids, asked.ids), past)
+        branches = (plan.ids, asked.ids) if self.config.answer_weight else (plan.ids,)
+        window = forward(self.model, self.geometry, pictures, branches, past)
         said = self._said(window, plan, asked, truthful)
         action = self._action(window.keys, batch, plan, generator)
         config = self.config
@@ -139,7 +140,8 @@ class DrivingLoss(nn.Module):
         labels = torch.where(truthful[:, None], plan.labels, IGNORE)
         n = labels.shape[1]
         reason, reason_right = self._cross_entropy(window.hidden[:, :n], labels)
-        answer, answer_right = self._cross_entropy(window.hidden[:, n:], asked.labels)
+        wanted = asked.labels[:, :window.hidden.shape[1] - n]  # no column when not asked
+        answer, answer_right = self._cross_entropy(window.hidden[:, n:], wanted)
         return {'reason': reason, 'answer': answer, 'reason_right': reason_right,
                 'answer_right': answer_right}
 

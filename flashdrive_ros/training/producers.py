@@ -11,39 +11,18 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import signal
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from .samples import ClipMaker, Field
+from .samples import ClipMaker, Field, SlotLayout
 
 SLOTS = 3
-ALIGN = 64
-
-
-@dataclass(frozen=True)
-class SlotLayout:
-    """Where the arrays of a clip lie in a slot."""
-
-    fields: dict[str, Field]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of a slot."""
-        return sum(-(-f.nbytes // ALIGN) * ALIGN for f in self.fields.values())
-
-    def views(self, buffer: np.ndarray) -> dict[str, np.ndarray]:
-        """Arrays on the bytes [nbytes] of a slot."""
-        found, at = {}, 0
-        for name, f in self.fields.items():
-            found[name] = buffer[at:at + f.nbytes].view(f.dtype).reshape(f.shape)
-            at += -(-f.nbytes // ALIGN) * ALIGN
-        return found
 
 
 def shared_folder(nbytes: int) -> str:
@@ -101,7 +80,7 @@ class Producers:
         context = multiprocessing.get_context('spawn')
         self.free = [context.Semaphore(SLOTS) for _ in range(workers)]
         self.full = [context.Semaphore(0) for _ in range(workers)]
-        self.next = [0] * workers
+        self.next, self.lent = [0] * workers, None
         self.failures = context.SimpleQueue()
         self.processes = [context.Process(
             target=_work, daemon=True, name=f'clips-{w}',
@@ -115,7 +94,9 @@ class Producers:
         Take the next clip; None when it is not made yet and `wait` is off, or at the limit.
 
         Without `wait` the clip of any worker that has one is taken, the next in turn first.
+        The arrays lie in shared memory and are valid until the next call.
         """
+        self._give_back()
         if self.limit is not None and self.taken >= self.limit:
             return None
         turn = self.taken % self.workers
@@ -123,12 +104,16 @@ class Producers:
         for w in workers:
             if self._acquire(w, wait):
                 self.taken += 1
-                views = self.layout.views(self.slots[w, self.next[w] % SLOTS])
-                clip = {name: array.copy() for name, array in views.items()}
-                self.next[w] += 1
-                self.free[w].release()
-                return clip
+                self.lent = w
+                return self.layout.views(self.slots[w, self.next[w] % SLOTS])
         return None
+
+    def _give_back(self) -> None:
+        """Free the slot of the clip that was taken last."""
+        if self.lent is not None:
+            self.next[self.lent] += 1
+            self.free[self.lent].release()
+            self.lent = None
 
     def _acquire(self, w: int, wait: bool) -> bool:
         while not self.full[w].acquire(block=wait, timeout=1.0 if wait else None):
@@ -166,6 +151,7 @@ def _work(maker, fields, path, worker, workers, per_episode, first_clip, limit, 
     import torch
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer saves, then ends its workers
     parent = os.getppid()
     try:
         turn = Turn(maker, per_episode, worker, workers, first_clip)

@@ -34,6 +34,7 @@ from .episodes import (
     training_seed,
 )
 
+ALIGN = 64
 JPEG_SHARE = 0.5
 JPEG_QUALITY = (60, 95)
 PHYSICAL = {'accel_mean': 0.0, 'accel_std': 1.0, 'curvature_mean': 0.0, 'curvature_std': 1.0}
@@ -71,6 +72,31 @@ class Field:
     def nbytes(self) -> int:
         """Bytes of the array."""
         return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class SlotLayout:
+    """Where the arrays of a clip lie in a slot."""
+
+    fields: dict[str, Field]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a slot."""
+        return sum(self.room(f) for f in self.fields.values())
+
+    @staticmethod
+    def room(f: Field) -> int:
+        """Bytes that an array takes with its padding."""
+        return -(-f.nbytes // ALIGN) * ALIGN
+
+    def views(self, buffer: np.ndarray) -> dict[str, np.ndarray]:
+        """Arrays on the bytes [nbytes] of a slot."""
+        found, at = {}, 0
+        for name, f in self.fields.items():
+            found[name] = buffer[at:at + f.nbytes].view(f.dtype).reshape(f.shape)
+            at += self.room(f)
+        return found
 
 
 def clip_fields(clip: ClipConfig, model: ModelConfig, cameras: int) -> dict[str, Field]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core import images
 from ..core.config import ModelConfig
-from .samples import Field
+from .samples import Field, SlotLayout
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,37 @@ class Batch:
         return [Batch(*part) for part in zip(*parts)]
 
 
+class Staging:
+    """Page-locked buffers through which clips reach the device while it computes."""
+
+    def __init__(self, layout: SlotLayout, device: torch.device, count: int = 24):
+        self.layout, self.device = layout, device
+        self.cuda = device.type == 'cuda'
+        count = count if self.cuda else 1
+        self.buffers = [torch.empty(layout.nbytes, dtype=torch.uint8, pin_memory=self.cuda)
+                        for _ in range(count)]
+        self.done = [torch.cuda.Event() if self.cuda else None for _ in range(count)]
+        self.at = 0
+
+    def send(self, clip: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+        """Copy a clip's arrays to the device in one piece; they are views of it."""
+        buffer, done = self.buffers[self.at], self.done[self.at]
+        self.at = (self.at + 1) % len(self.buffers)
+        if self.cuda:
+            done.synchronize()  # the buffer's last journey
+        for name, view in self.layout.views(buffer.numpy()).items():
+            view[...] = clip[name]
+        there = buffer.to(self.device, non_blocking=True)
+        if self.cuda:
+            done.record()
+        found, at = {}, 0
+        for name, f in self.layout.fields.items():
+            piece = there[at:at + f.nbytes].view(_torch_type(f.dtype))
+            found[name] = piece.view(f.shape)
+            at += self.layout.room(f)
+        return found
+
+
 class ClipStore:
     """Room for `capacity` clips on `device`."""
 
@@ -66,6 +97,7 @@ class ClipStore:
         patch = model.vision.patch_size
         self.size = rows * patch, columns * patch
         self.windows = length - self.frames + 1
+        self.staging = Staging(SlotLayout(dict(fields)), device)
         self.images = torch.empty((capacity, length, views, 3, *self.size), dtype=torch.uint8,
                                   device=device)
         self.arrays = {name: torch.empty((capacity, *f.shape), dtype=_torch_type(f.dtype),
@@ -88,11 +120,11 @@ class ClipStore:
 
     def add(self, clip: Mapping[str, np.ndarray]) -> None:
         """Put a clip in the place of the oldest."""
-        raw = torch.from_numpy(clip['images']).to(self.device, non_blocking=True)
-        flat = raw.flatten(0, 1).permute(0, 3, 1, 2)
+        clip = self.staging.send(clip)
+        flat = clip['images'].flatten(0, 1).permute(0, 3, 1, 2)
         self.images[self.at] = images.resize(flat, *self.size).view_as(self.images[self.at])
         for name, array in self.arrays.items():
-            array[self.at] = torch.from_numpy(clip[name]).to(self.device, non_blocking=True)
+            array[self.at] = clip[name]
         self.at = (self.at + 1) % self.capacity
         self.filled = min(self.filled + 1, self.capacity)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import tempfile
+import time
 from functools import partial
 from pathlib import Path
 
@@ -51,26 +53,63 @@ def measure(args: argparse.Namespace) -> None:
           f'{ClipStore.clip_bytes(fields, config) / 2 ** 20:.1f} MiB on the device')
 
 
+def benchmark(args: argparse.Namespace) -> None:
+    """Print windows per second and memory for each size of the batch, on copies of one clip."""
+    for compiled in (False, True) if args.compile else (False,):
+        for batch in args.batch:
+            with tempfile.TemporaryDirectory() as folder:
+                trainer = Trainer(TrainSettings(
+                    model=args.model, out=folder, steps=1000, batch=batch, device=args.device,
+                    store_gib=0.05, clips_per_episode=1, validation_clips=0, compile=compiled))
+            clip = make_maker(args.model, trainer.settings.clips()).clips(0)
+            trainer.add(next(clip))
+            for _ in range(2):
+                trainer.train_step()
+            cuda = trainer.device.type == 'cuda'
+            if cuda:
+                torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(args.steps):
+                trainer.train_step()
+            if cuda:
+                torch.cuda.synchronize()
+            lasted = (time.perf_counter() - began) / args.steps
+            memory = torch.cuda.max_memory_allocated() / 2 ** 30 if cuda else float('nan')
+            print(f'batch {batch}{" compiled" if compiled else ""}: {1e3 * lasted:.0f} ms a step, '
+                  f'{batch / lasted:.0f} windows/s, {memory:.1f} GiB', flush=True)
+            if cuda:
+                del trainer
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+
+
 def evaluate(args: argparse.Namespace) -> None:
     """Print the figures of held-out windows, computed whole and streamed."""
     device, dtype = checkpoint.resolve_device(args.device, 'auto')
-    model, tokenizer = checkpoint.load(args.model, device, torch.float32)
     clips = TrainSettings(steps=1).validation()
-    fields = clip_fields(clips, model.config, len(CAMERAS))
-    room = ClipStore(fields, model.config, args.clips, device)
-    with Producers(partial(make_maker, args.model, clips), fields, args.workers,
+    config, _ = checkpoint.read_config(checkpoint.find(args.models[0]))
+    fields = clip_fields(clips, config, len(CAMERAS))
+    room = ClipStore(fields, config, args.clips, device)
+    with Producers(partial(make_maker, args.models[0], clips), fields, args.workers,
                    clips.clips_per_episode, limit=args.clips) as producers:
         while (clip := producers.take()) is not None:
             room.add(clip)
-    geometry = Geometry(model, tokenizer, CAMERAS, room.size)
     everything = torch.arange(room.filled, device=device)
     *rolled, batch = [room.batch(everything, torch.full_like(everything, w))
                       for w in range(room.windows)]
-    with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
-        figures = {name: validate(model, geometry, tokenizer, batch, ValidationConfig(),
-                                  rolled=past)
-                   for name, past in (('full', ()), ('streaming', tuple(rolled)))}
-    print(json.dumps(figures, indent=1))
+    figures = {}
+    for name in args.models:
+        model, tokenizer = checkpoint.load(name, device, torch.float32)
+        geometry = Geometry(model, tokenizer, CAMERAS, room.size)
+        with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+            figures[name] = {way: validate(model, geometry, tokenizer, batch, ValidationConfig(),
+                                           rolled=past)
+                             for way, past in (('full', ()), ('streaming', tuple(rolled)))}
+        for way, found in figures[name].items():
+            print(f"{name} {way}: minADE1 {found['minADE1']:.2f} m, minADE6 "
+                  f"{found['minADE6']:.2f} m (constant velocity "
+                  f"{found['constant_velocity']:.2f} m), cause right "
+                  f"{100 * found['cause_right']:.0f} %, {found['windows']:.0f} windows")
     if args.json:
         Path(args.json).write_text(json.dumps(figures, indent=1) + '\n', encoding='utf-8')
 

@@ -66,6 +66,7 @@ class Trainer:
         self.module = self.group.wrap(DrivingLoss(model, self.geometry, settings.losses))
         self.optimiser = self._optimiser()
         self.step, self.taken, self.seconds, self.longest = 0, 0, 0.0, dict.fromkeys(TEXTS, 1)
+        self.progress = 0.0
         self.autocast = partial(torch.autocast, self.device.type, torch.bfloat16,
                                 enabled=self._bfloat16(settings.precision))
         if settings.resume:
@@ -112,7 +113,7 @@ class Trainer:
         """
         Train until the end, or to step `stop_at` of the same run (to be resumed).
 
-        Returns the last validation's figures.
+        Returns the last validation's figures.  Ctrl-C saves before it ends.
         """
         settings = self.settings
         exact = settings.clips_per_step > 0  # else new clips do as well as those of before
@@ -127,6 +128,10 @@ class Trainer:
             figures = examiner.examine() if examiner else {}
             self._save(figures)
             return figures
+        except KeyboardInterrupt:
+            log.info('interrupted in step %d: saving', self.step)
+            self._save({})
+            raise
         finally:
             producers.close()
             if examiner:
@@ -147,12 +152,13 @@ class Trainer:
         """Put every clip where it was, or would be, in the ring."""
         self.store.at = first % self.store.capacity
         for _ in range(self.taken - first):
-            self._add(producers.take())
+            self.add(producers.take())
         while self.store.filled < min(self.settings.first_clips, self.store.capacity):
-            self._add(producers.take())
+            self.add(producers.take())
         self.taken = producers.taken
 
-    def _add(self, clip) -> None:
+    def add(self, clip) -> None:
+        """Put a clip into the store."""
         self.store.add(clip)
         for name in TEXTS:
             self.longest[name] = max(self.longest[name], int(clip[f'{name}_length'].max()))
@@ -170,11 +176,11 @@ class Trainer:
         began = previous = time.monotonic()
         meter = Meter(self)
         examined = saved = began
-        while self.progress() < 1 and self.step != stop_at:
+        while self._agree_on_progress() < 1 and self.step != stop_at:
             self._ingest(producers)
             if examiner:
                 examiner.poll()
-            meter.add(self._train_step())
+            meter.add(self.train_step())
             now = time.monotonic()
             self.seconds += now - previous
             previous = now
@@ -182,25 +188,26 @@ class Trainer:
                 meter.write()
             due = (self.step % settings.validate_steps == 0 if settings.validate_steps
                    else now - examined > settings.validate_every)
-            if examiner and due and examiner.ready and self.progress() < 1:
+            if examiner and due and examiner.ready:
                 meter.note(examiner.examine())
                 examined = previous = time.monotonic()
             if now - saved > settings.save_every:
                 self._save({})
                 saved = previous = time.monotonic()
 
-    def progress(self) -> float:
-        """Share of the run that is done."""
+    def _agree_on_progress(self) -> float:
+        """Share of the run that is done; every process must ask for it, and equally often."""
         settings = self.settings
         by_steps = self.step / settings.steps if settings.steps else 0.0
         by_time = self.seconds / (60 * settings.minutes) if settings.minutes else 0.0
-        return self.group.agree(max(by_steps, by_time))
+        self.progress = self.group.agree(max(by_steps, by_time))
+        return self.progress
 
     def rate(self) -> float:
         """Learning rate of the next step: up, flat, down."""
         settings = self.settings
         up = min(1.0, (self.step + 1) / max(settings.warmup_steps, 1))
-        left = (1 - self.progress()) / max(settings.decay_share, 1e-9)
+        left = (1 - self.progress) / max(settings.decay_share, 1e-9)
         return settings.learning_rate * up * max(min(1.0, left), settings.final_rate)
 
     def _ingest(self, producers) -> None:
@@ -213,10 +220,11 @@ class Trainer:
         else:
             clips = iter(partial(producers.take, False), None)
         for _, clip in zip(range(CLIPS_AT_A_TIME), clips):
-            self._add(clip)
+            self.add(clip)
         self.taken = producers.taken
 
-    def _train_step(self) -> dict[str, torch.Tensor]:
+    def train_step(self) -> dict[str, torch.Tensor]:
+        """One step on windows of the store; returns its losses, still on the device."""
         settings = self.settings
         seed = hash((settings.seed, self.step, self.group.rank)) % 2 ** 62
         drawn = torch.Generator().manual_seed(seed)
