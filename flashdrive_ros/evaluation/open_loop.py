@@ -156,5 +156,4 @@ class _Windows:
 def _about(plan: DrivePlan) -> dict:
     text = plan.reasoning.text
     return {'mode': plan.window.mode, 'text': text, 'named': cause_named(text),
-            'tokens': len(plan.reasoning.token_ids),
-            'ms': round(plan.stage_times_ms['total'], 1)}
+            'tokens': len(plan.reasoning.token_ids)}
