@@ -76,7 +76,8 @@ def test_near_waypoints_weigh_more_in_the_deviation_of_plans():
     weights = np.exp(-0.1 * np.arange(63))
     assert plan_deviation(WAY, near) == pytest.approx(1 / weights.sum())
     assert plan_deviation(WAY, far) == pytest.approx(weights[-1] / weights.sum())
-    assert plan_deviation(WAY, WAY[1:] + [0, 2.0, 0]) == pytest.approx(2.0)
+    aside = WAY[1:] + np.array([0, 2.0, 0])
+    assert plan_deviation(WAY, aside) == pytest.approx(2.0)
 
 
 def test_wilson_gives_the_textbook_intervals():
