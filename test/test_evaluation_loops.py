@@ -134,8 +134,9 @@ def test_seeds_that_were_trained_on_are_refused():
 
 def arguments(tiny, tmp_path, *more):
     return ['eval', 'closed-loop', '--model', tiny, '--seconds', '0.5', '--set',
-            'max_new_tokens=4', '--workers', '0', '--no-latency', '--work', str(tmp_path / 'work'),
-            '--out', str(tmp_path / 'out'), '--policies', 'streaming', 'expert', *more]
+            'max_new_tokens=4', '--workers', '0', '--latency', 'none',
+            '--work', str(tmp_path / 'work'), '--out', str(tmp_path / 'out'),
+            '--policies', 'streaming', 'expert', *more]
 
 
 def test_a_run_goes_on_where_it_was_cut(tiny, tmp_path, capsys):

@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = closed_loop.add_argument
     add('--full-model', default='', metavar='MODEL',
         help='another checkpoint for the policy full: that before streaming fine-tuning')
-    add('--no-latency', action='store_true', help='leave out timing the engine at the end')
+    add('--latency', default='', metavar='DEVICE', help='where to time the engine at the end, '
+        'with nothing else at work; none: nowhere (default: that of --device)')
     add('--policies', nargs='+', default=[], metavar='POLICY', help='only these policies')
     add('--seconds', type=float, default=20.0, help='length of an episode (default: %(default)s)')
     film = kinds.add_parser('film', help='four scenarios as one small animated picture')
@@ -162,8 +163,8 @@ def _measure(args, name: str, config, module, results) -> int:
     failures = run_tasks(module.run_task, tasks, file, crew)
     rows = [row for row in file.rows if row['seed'] in seeds]
     body = results.summary(config, rows)
-    if not getattr(args, 'no_latency', True):
-        _time(args, config, body)
+    if getattr(args, 'latency', 'none') != 'none':
+        _time(args.latency or args.device, args, config, body)
     body = write_results(args.out / f'{name}.json', body, settings=settings, crew=asdict(crew))
     print(results.table(body))
     for picture in results.draw(body, args.out):
@@ -175,17 +176,17 @@ def _measure(args, name: str, config, module, results) -> int:
     return 1 if failures or missing else 0
 
 
-def _time(args, config, body) -> None:
+def _time(device: str, args, config, body) -> None:
     """Add the time of the engine's step, alone on this machine, to the policies of `body`."""
     import torch
 
     from ..evaluation.closed_loop import latency
     from ..evaluation.planners import Planners
-    planners = Planners(args.device, args.dtype)
+    planners = Planners(device, args.dtype)
     for name, policy in body['policies'].items():
         found = latency(config, name, planners, args.first_seed)
         if found is not None:
-            policy['latency_ms'] = {**found, 'device': args.device,
+            policy['latency_ms'] = {**found, 'device': device,
                                     'threads': torch.get_num_threads()}
 
 
