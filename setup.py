@@ -113,7 +113,8 @@ class BuildPy(build_py):
         """
         Install data files, which setuptools leaves out of an editable install.
 
-        Files of the sources are linked, so that edits of them take effect.
+        Files of the sources are linked, so that edits of them take effect.  pip does not
+        know of these files: an uninstall leaves them, the next installation replaces them.
         """
         for path in paths:
             relative = path.relative_to(stage)

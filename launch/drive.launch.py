@@ -6,6 +6,7 @@ Drive: a source of cameras and odometry, the drive node, and what watches them.
 
 Arguments reach the nodes as they are written: `model:=007` stays the text 007.
 """
+import os
 import tempfile
 from pathlib import Path
 
@@ -17,14 +18,13 @@ from launch.actions import (
     ExecuteProcess,
     OpaqueFunction,
     RegisterEventHandler,
+    SetEnvironmentVariable,
     Shutdown,
 )
 from launch.event_handlers import OnProcessExit
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 from launch_ros.parameter_descriptions import ParameterValue
-
-from flashdrive_ros.session.nodes import source_nodes
 
 PACKAGE = 'flashdrive_ros'
 SHARE = Path(get_package_share_directory(PACKAGE))
@@ -71,7 +71,8 @@ def start(context):
 
     source, files = source_of(value['source'], node, recorded=bool(value['record']))
     drive = node('drive_node', 'drive', files, model=value['model'])
-    actions = [drive, *source, *viewer(value['viewer'], value['namespace'])]
+    actions = [*([half_of_the_cores()] if source else []), drive, *source,
+               *viewer(value['viewer'], value['namespace'])]
     if value['record']:
         actions.append(node('recorder', 'recorder', bag=value['record']))
     # without one of these nothing is left to watch; a replay ends by itself
@@ -79,6 +80,12 @@ def start(context):
         actions.append(RegisterEventHandler(OnProcessExit(
             target_action=action, on_exit=[Shutdown(reason=f'{name} has ended')])))
     return actions
+
+
+def half_of_the_cores():
+    """Leave cores to a source on this machine: beside it torch on all of them only waits."""
+    threads = os.environ.get('OMP_NUM_THREADS') or max(1, (os.cpu_count() or 2) // 2)
+    return SetEnvironmentVariable('OMP_NUM_THREADS', str(threads))
 
 
 def typed(arguments):
@@ -91,6 +98,7 @@ def source_of(source, node, recorded):
     """Return the nodes that publish cameras and odometry, and what they imply for drive."""
     if source == 'none':
         return [], []
+    from flashdrive_ros.session.nodes import source_nodes  # needs rosbags, which a car does not
     # it begins when the drive node listens, after loading; the recorder listens at once
     plan, drive = source_nodes(source, subscribers=2 if recorded else 1, rate=1.0, loop=False)
     waiting = {'wait_s': PATIENCE_S, 'wait_for_subscribers': plan.values['wait_for_subscribers']}

@@ -1,10 +1,11 @@
 """The slot map, the positions and the visible sets against a brute-force model of the rules."""
 import numpy as np
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tiny import tiny_config, tiny_tokenizer
 
-from flashdrive_ros.core.attention import runs
+from flashdrive_ros.core.attention import lower_right, runs
 from flashdrive_ros.core.prompt import build_layout
 from flashdrive_ros.core.streaming import (
     Window,
@@ -26,6 +27,14 @@ def layouts(draw):
     config = tiny_config(frames=draw(st.integers(1, 6)))
     nav = ' '.join(draw(st.lists(st.sampled_from(WORDS), max_size=8)))
     return build_layout(config, tiny_tokenizer(config), cameras, grids, nav_text=nav)
+
+
+def test_masks_made_while_inferring_can_be_trained_with():
+    with torch.inference_mode():
+        first = lower_right(3, 7, torch.float32, torch.device('cpu'))
+    assert lower_right(3, 7, torch.float32, torch.device('cpu')) is first
+    assert not first.is_inference()
+    assert (first == 0).int().sum(1).tolist() == [5, 6, 7]
 
 
 def places(layout):

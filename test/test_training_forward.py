@@ -24,6 +24,15 @@ REASON = ('Slow down because the light ahead is red.', 'Wait because our lane is
 QUESTION = 'Which light is ahead?'
 
 
+@pytest.fixture(scope='module', autouse=True)
+def one_thread():
+    """Small matrices: more threads would mostly wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope='module')
 def rig():
     model, tokenizer = tiny_model()

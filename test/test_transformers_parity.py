@@ -1,9 +1,17 @@
-"""The language model and the vision tower against transformers' Qwen3-VL, float32, tiny sizes."""
+"""
+The language model and the vision tower against transformers' Qwen3-VL in float32.
+
+At tiny sizes, and (slow: 4 GB) at the exact widths of Alpamayo with two decoder layers and
+four vision blocks.
+"""
+from dataclasses import replace
+
 import pytest
 import torch
 from support.tiny import frame_set, tiny_config, tiny_model, tiny_tokenizer
 
 from flashdrive_ros.core import checkpoint, images
+from flashdrive_ros.core.config import DecoderConfig, VisionConfig
 from flashdrive_ros.core.prompt import build_layout
 from flashdrive_ros.core.stream import PromptStream
 
@@ -38,10 +46,20 @@ def reference(config, tokenizer):
         qwen, attn_implementation='eager').eval()
 
 
-@pytest.fixture(scope='module')
-def both(tmp_path_factory):
+def wide_config():
+    """Every width of Alpamayo 1.5, few layers, and the small vocabulary."""
+    tiny = tiny_config(frames=FRAMES)
+    text = replace(DecoderConfig(), num_hidden_layers=2)
+    return replace(tiny, text=text, expert=replace(
+        text, hidden_size=64, intermediate_size=64, num_attention_heads=8), vision=replace(
+        VisionConfig(), depth=4, deepstack_visual_indexes=(0, 1)))
+
+
+@pytest.fixture(scope='module', params=[
+    'tiny', pytest.param('wide', marks=pytest.mark.slow)])
+def both(request):
     """Our stream after a prefill, and transformers' outputs for the same prompt."""
-    config = tiny_config(frames=FRAMES)
+    config = tiny_config(frames=FRAMES) if request.param == 'tiny' else wide_config()
     model, tokenizer = tiny_model(config), tiny_tokenizer(config)
     theirs = reference(config, tokenizer)
     weights = {}

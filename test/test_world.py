@@ -232,3 +232,16 @@ def test_every_cause_has_words_and_the_numbers_are_in_them():
 def test_an_unknown_scenario_is_refused_by_name():
     with pytest.raises(ValueError, match=r"scenario must be one of .*got 'snow'"):
         Scenario.sample(np.random.default_rng(0), 'snow')
+
+
+@pytest.mark.slow
+def test_expert_errs_in_none_of_a_thousand_held_out_episodes():
+    faults = []
+    for seed in range(10_000, 11_000):
+        world = World(seed, route_length=ROUTE_M)
+        while world.time < 20 and not world.done:
+            world.step(0.1)
+        m = world.metrics
+        if m.collided or m.left_road or m.ran_red or m.was_wrong:
+            faults.append((seed, world.scenario.event, m.collided, m.left_road, m.ran_red))
+    assert not faults, faults

@@ -108,9 +108,9 @@ class Listener:
             2 * np.arctan2(m.pose.pose.orientation.z, m.pose.pose.orientation.w))
             for m in self.heard['odometry']}
 
-    def send(self, points, trained=None, frame='base_link'):
-        """Publish a trajectory that begins at the newest odometry; returns its t0 (ns)."""
-        t0 = self.stamps('odometry')[-1]
+    def send(self, points, trained=None, frame='base_link', age_s=0.0):
+        """Publish a trajectory that begins at the newest odometry, or before; returns t0 (ns)."""
+        t0 = self.stamps('odometry')[-1] - round(age_s * 1000) * MS
         header = Header(stamp=stamp(t0), frame_id=frame)
         if trained is not None:
             self.plans.publish(msg.DrivePlan(header=header, trained=trained))
@@ -247,6 +247,13 @@ def test_a_trajectory_that_makes_no_sense_is_not_followed(listen):
     run.send(arc(10.0, 0.01)[:2])
     run.until(lambda: len(run.heard['odometry']) > 20)
     assert [m.data for m in run.heard['world/control']] == ['expert: no plan yet']
+
+
+def test_late_plans_are_left_alone_and_it_says_so(listen):
+    run = listen(seed=1, scenario='free', control='plan', plan_timeout_s=0.5)
+    run.until(lambda: len(run.heard['odometry']) > 30)
+    run.send(arc(10.0, 0.01), age_s=1.2)
+    run.until(lambda: run.heard['world/control'][-1].data == 'expert: plans are too old')
 
 
 def test_trajectories_of_other_steps_are_resampled():

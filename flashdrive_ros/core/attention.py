@@ -26,6 +26,7 @@ def runs(slots) -> list[tuple[int, int, int]]:
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)  # kept ones may meet autograd
 def lower_right(queries: int, keys: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Additive mask [queries, keys] of one run: 0 where attended, else -inf."""
     mask = torch.full((queries, keys), -torch.inf, dtype=dtype, device=device)

@@ -266,6 +266,9 @@ class EngineConfig:
 
     device               'cpu', 'cuda', 'cuda:1', or 'auto' (CUDA when present)
     dtype                'auto' is float32 on CPU, bfloat16 on CUDA
+    cpu_threads          threads of torch on a CPU; 0 is half the cores: its threads wait for
+                         each other by spinning, and beside a busy source that costs ten times
+                         what the second half would bring
     seed                 noise and sampling are drawn from (seed, t0): a window repeats exactly
     num_trajectories     K samples of the action expert
     separate_reasonings  each trajectory after its own reasoning instead of one shared
@@ -284,6 +287,7 @@ class EngineConfig:
 
     device: str = 'auto'
     dtype: str = 'auto'
+    cpu_threads: int = 0
     seed: int = 0
     num_trajectories: int = 1
     separate_reasonings: bool = False
@@ -303,7 +307,9 @@ class EngineConfig:
     def __post_init__(self):
         """Refuse values out of range, naming the field."""
         object.__setattr__(self, 'velocity_reuse', tuple(sorted(set(self.velocity_reuse))))
+        object.__setattr__(self, 'velocity_reuse', tuple(self.velocity_reuse))
         checks = {
+            'cpu_threads': 0 <= self.cpu_threads <= 1024,
             'num_trajectories': 1 <= self.num_trajectories <= 64,
             'flow_steps': 0 <= self.flow_steps <= 100,
             'max_new_tokens': 1 <= self.max_new_tokens <= 1024,

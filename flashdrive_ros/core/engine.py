@@ -7,6 +7,7 @@ act.  One thread owns an engine.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
@@ -71,6 +72,8 @@ class Engine:
         """
         config = config or EngineConfig()
         device, dtype = checkpoint.resolve_device(config.device, config.dtype)
+        if device.type == 'cpu':
+            torch.set_num_threads(config.cpu_threads or max(1, (os.cpu_count() or 2) // 2))
         return cls(*checkpoint.load(str(name), device, dtype), config)
 
     @property
@@ -105,7 +108,7 @@ class Engine:
         Settings that change the cache's layout make the next window a prefill.
         """
         config = replace(self.config, **changes)
-        for name in ('device', 'dtype'):
+        for name in ('device', 'dtype', 'cpu_threads'):
             if getattr(config, name) != getattr(self.config, name):
                 raise InputError(f'{name} can not change while a model is loaded')
         self._check(config)

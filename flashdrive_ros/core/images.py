@@ -73,6 +73,7 @@ def resize_by_products(images: Tensor, height: int, width: int) -> Tensor:
 
 
 @lru_cache(maxsize=16)
+@torch.inference_mode(False)  # kept ones may meet autograd
 def _fixed_point_weights(size_in: int, size_out: int,
                          device: torch.device) -> tuple[Tensor, int]:
     """Integer resampling weights [size_out, size_in] in float32, times 2 ** bits."""

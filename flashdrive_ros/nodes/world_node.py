@@ -2,7 +2,8 @@
 The embedded world as a ROS node: cameras and odometry out, trajectories in.
 
 Every 50 ms of its time it publishes where the car is, every 100 ms what the
-cameras see, all of one tick with one stamp.  The car follows the trajectory
+cameras see, all of one tick with one stamp (on a machine that is too slow frames
+are left out, and that is logged).  The car follows the trajectory
 that it is given along that trajectory's own time, or the expert drives it; the
 node says on `world/control` which one does.  When an episode ends (off the road,
 a collision, the end of the route) the next seed begins after a second without
@@ -42,7 +43,10 @@ except ImportError:  # not on PyPI; part of every full ROS installation
 TICK_NS = GRID_NS // 2
 GAP_NS = 10 * GRID_NS
 """Silence between two episodes: longer than any gap that consumers bridge."""
-BEHIND_S = 0.5
+BLINK_S = 0.25
+"""This far behind the wall clock the cameras skip a frame; odometry and the world go on."""
+BEHIND_S = 1.0
+"""This far behind, stamps skip to the present."""
 OFF_ROAD_S = 1.0
 
 PARAMETERS = (
@@ -92,8 +96,9 @@ class WorldNode(Node):
         self._stopped = False
         self._trained: bool | None = None
         self._plan: Trajectory | None = None
+        self._late = False
         self._driver = ''
-        self._ticks = 0
+        self._blink = False
         self._anchor = (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)
         self._now_ns = 0
         self.world = World(p['seed'], self._scenario, rig=self.rig)
@@ -144,12 +149,10 @@ class WorldNode(Node):
             f'cameras: {", ".join(c.name for c in self.rig.values())}')
         self._now_ns = -(-time.time_ns() // GRID_NS) * GRID_NS
         self._episode_ns = begin_ns = self._now_ns
-        end_ns = begin_ns + round(p['duration_s'] * NANOSECONDS) or None
-        if not p['duration_s']:
-            end_ns = None
+        end_ns = begin_ns + p['duration_s'] * NANOSECONDS if p['duration_s'] else math.inf
         due = time.monotonic() + (self._now_ns - time.time_ns()) / NANOSECONDS
         self._off_road_since = None
-        while not self._stopped and (end_ns is None or self._now_ns < end_ns):
+        while not self._stopped and self._now_ns < end_ns:
             self._spin_until(due)
             if self._stopped:
                 break
@@ -164,19 +167,24 @@ class WorldNode(Node):
             f'{self.world.seed}, collision {m.collided}, off road {m.left_road}')
 
     def _keep_up(self, due: float) -> float:
-        """After a long delay go on from now, so that stamps stay near the wall clock."""
-        behind = time.monotonic() - due
-        if behind < BEHIND_S or self._clock_output is not None:
+        """Catch up when the machine is too slow; a world with its own clock is just slow."""
+        behind, rate = time.monotonic() - due, self.parameters['rate']
+        self._blink = behind > BLINK_S and self._clock_output is None
+        if not self._blink:
             return due
-        skipped = math.ceil(behind * self.parameters['rate'] * NANOSECONDS / GRID_NS) * GRID_NS
+        if behind < BEHIND_S:
+            self.get_logger().warning(
+                f'{behind:.2f} s behind: the machine is too slow for rate {rate:g}; '
+                'frames are left out', throttle_duration_sec=5.0)
+            return due
+        skipped = math.ceil(behind * rate * NANOSECONDS / GRID_NS) * GRID_NS
         self.get_logger().warning(
-            f'{behind:.2f} s behind: the machine is too slow for rate '
-            f'{self.parameters["rate"]:g}; stamps skip {skipped / NANOSECONDS:.1f} s',
-            throttle_duration_sec=5.0)
+            f'{behind:.2f} s behind: the machine is too slow for rate {rate:g}; '
+            f'stamps skip {skipped / NANOSECONDS:.1f} s', throttle_duration_sec=5.0)
         self._now_ns += skipped
         self._episode_ns += skipped
-        self._plan = None
-        return due + skipped / NANOSECONDS / self.parameters['rate']
+        self._plan, self._blink = None, False
+        return due + skipped / NANOSECONDS / rate
 
     def _publish_tick(self):
         """Publish the car's pose; on the 100 ms grid also images and what belongs to them."""
@@ -191,7 +199,7 @@ class WorldNode(Node):
             self._tf.publish(TFMessage(transforms=[convert.transform(
                 Header(stamp=now, frame_id=self._odom), self._base, (pose[0], pose[1], 0.0),
                 convert.yaw_quaternion(pose[2]))]))
-        if self._now_ns % GRID_NS == 0:
+        if self._now_ns % GRID_NS == 0 and not self._blink:
             self._publish_images(now)
 
     def _publish_images(self, now):
@@ -229,7 +237,7 @@ class WorldNode(Node):
         elif control == 'auto' and self._trained is False:
             why = 'the model is untrained'
         elif plan is None:
-            why = 'no plan yet'
+            why = 'plans are too old' if self._late else 'no plan yet'
         elif control == 'auto' and self._trained is None:
             why = 'no drive/plan says yet whether the model is trained'
         elif self.world.time - plan.t0_s > self.parameters['plan_timeout_s']:
@@ -264,13 +272,18 @@ class WorldNode(Node):
         self._anchor = self.world.state.pose, tuple(old_pose)
         self._now_ns = -(-(self._now_ns + GAP_NS) // GRID_NS) * GRID_NS
         self._episode_ns = self._now_ns
-        self._plan, self._off_road_since = None, None
+        self._plan, self._late, self._off_road_since = None, False, None
 
     def _on_plan(self, plan: msg.DrivePlan):
         self._trained = bool(plan.trained)
 
     def _on_trajectory(self, message: msg.PlannedTrajectory):
         t0_s = (stamp_ns(message.header.stamp) - self._episode_ns) / NANOSECONDS
+        if t0_s < 0:
+            return  # made from what was seen before this episode
+        self._late = self.world.time - t0_s > self.parameters['plan_timeout_s']
+        if self._late:
+            return
         try:
             points = convert.trajectory_points(message, self._base)
             self.world.pose_at(t0_s)

@@ -25,16 +25,8 @@ GRACE_S = (1.0, 15.0)
 
 
 def environment() -> dict[str, str]:
-    """
-    Return the environment of the nodes; what the user has set stays.
-
-    They all share this machine.  torch takes every core for itself by default,
-    and its threads wait for each other by spinning: beside a busy source that
-    makes a plan ten times slower, so it gets half the cores.
-    """
-    defaults = {'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST',
-                'OMP_NUM_THREADS': str(max(1, (os.cpu_count() or 2) // 2))}
-    return {**defaults, **os.environ}
+    """Return the environment of the nodes; what the user has set stays."""
+    return {'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST', **os.environ}
 
 
 @dataclass(frozen=True)

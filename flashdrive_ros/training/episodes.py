@@ -16,6 +16,7 @@ from ..core.ego import HISTORY_POSES
 from ..world.cameras import default_rig
 from ..world.navigation import navigation_text
 from ..world.reason import action_of
+from ..world.scenario import EVENTS
 from ..world.stage import things_of
 from ..world.vehicle import from_map
 from ..world.world import SUBSTEP_S, World
@@ -26,6 +27,10 @@ HELD_OUT = 100_000
 """World seeds below this are never trained on."""
 VALIDATION = 50_000
 """World seeds from here to `HELD_OUT` are for validation during training."""
+EVENT_BOOST = {'cut_in': 2.0, 'light': 1.6, 'pedestrian': 1.4, 'free': 0.7, 'follow': 0.7}
+"""How much more often a kind of scenario is drawn for training than in the world itself."""
+CAUSE_BOOST = {'cut_in': 4.0, 'yellow_light': 4.0, 'lead_stopped': 1.5, 'pedestrian': 1.5}
+"""How much more often clips of rare causes are chosen, others counting once."""
 AFTERMATH = 10
 """Ticks after the last waypoint in which nothing may have gone wrong either."""
 
@@ -36,7 +41,7 @@ class EpisodeConfig:
     How episodes are driven, and the size of the images.
 
     `push_every_s` is the mean time between two pushes (0: none); they last about
-    `push_s`.  `event` insists on one kind of scenario.
+    `push_s`.  `balanced` draws eventful scenarios more often than the world does.
     """
 
     width: int = 320
@@ -48,7 +53,7 @@ class EpisodeConfig:
     push_side_m: float = 0.7
     push_acceleration: float = 1.5
     jitter_cameras: float = 0.5
-    event: str | None = None
+    balanced: bool = True
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,8 @@ def training_seed(seed: int, index: int, attempt: int) -> int:
 def drive(world_seed: int, config: EpisodeConfig) -> Episode:
     """Let the expert drive one episode; the same seed and configuration give the same one."""
     rng = np.random.default_rng([world_seed, 1])
-    world = World(world_seed, config.event, rig=default_rig(config.width, config.height),
+    event = _draw_event(rng) if config.balanced else None
+    world = World(world_seed, event, rig=default_rig(config.width, config.height),
                   route_length=config.route_length,
                   jitter_cameras=bool(rng.random() < config.jitter_cameras))
     pushes = Pushes(config, rng)
@@ -125,6 +131,11 @@ def drive(world_seed: int, config: EpisodeConfig) -> Episode:
             failed |= status.collision or status.off_road or status.red_light
         moments.append(_moment(world, pushed, failed))
     return Episode(world, tuple(moments))
+
+
+def _draw_event(rng: np.random.Generator) -> str:
+    shares = np.array([share * EVENT_BOOST.get(name, 1.0) for name, share in EVENTS.items()])
+    return str(rng.choice(list(EVENTS), p=shares / shares.sum()))
 
 
 def _moment(world: World, pushed: bool, failed: bool) -> Moment:
@@ -188,7 +199,7 @@ def choose(episode: Episode, count: int, frames: int, window: int,
     starts = starts[starts >= 0]
     kinds = [episode.moments[s + frames - 1].kind for s in starts]
     share = {kind: kinds.count(kind) for kind in set(kinds)}
-    weight = np.array([1 / share[kind] for kind in kinds])
+    weight = np.array([CAUSE_BOOST.get(kind[0], 1.0) / share[kind] for kind in kinds])
     after_push = np.array([any(m.pushed for m in episode.moments[s:s + frames]) for s in starts])
     weight = np.where(after_push, 1.5 * weight, weight) if len(starts) else weight
     chosen: list[int] = []

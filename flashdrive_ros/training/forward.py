@@ -58,7 +58,7 @@ class Geometry:
     def tail_mask(self, lengths: Sequence[int], device) -> Tensor:
         """What branch tokens see [N, P + N]: the images, and the past of their own branch."""
         own = torch.block_diag(*(torch.ones(n, n, device=device).tril() for n in lengths)).bool()
-        return torch.cat((own.new_ones(len(own), self.slots), own), 1)
+        return aligned(torch.cat((own.new_ones(len(own), self.slots), own), 1))
 
 
 class _Part:
@@ -95,11 +95,35 @@ class Forward:
     keys: Keys
 
 
+MASK_ALIGNMENT = 8
+"""Rows of a mask begin at multiples of this, as the memory-efficient kernel wants them."""
+
+
+def aligned(mask: Tensor) -> Tensor:
+    """Additive mask (0 or -inf, float32) of a boolean one, its rows aligned in memory."""
+    *rows, columns = mask.shape
+    room = torch.zeros(*rows, -(-columns // MASK_ALIGNMENT) * MASK_ALIGNMENT, device=mask.device)
+    return room[..., :columns].masked_fill_(~mask, -torch.inf)
+
+
+def as_type(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """`mask` in another dtype, its rows still aligned."""
+    columns = mask.shape[-1]
+    room = mask.new_empty(*mask.shape[:-1], -(-columns // MASK_ALIGNMENT) * MASK_ALIGNMENT,
+                          dtype=dtype)
+    return room[..., :columns].copy_(mask)
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     """Masked attention; keys are repeated, since fast kernels with a mask know no groups."""
     groups = q.shape[1] // k.shape[1]
     return F.scaled_dot_product_attention(q, k.repeat_interleave(groups, 1),
                                           v.repeat_interleave(groups, 1), attn_mask=mask)
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rotate in the tables' precision, then cast."""
+    return rotate(x, cos, sin).to(dtype)
 
 
 class WindowAttention:
@@ -121,8 +145,8 @@ class WindowAttention:
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend; shapes as in `decoder.Attend`."""
         n, geometry, keys = self.count, self.geometry, self.keys
-        q = rotate(q, self.cos, self.sin).to(v.dtype)
-        tail = rotate(k[:, :, n:], self.cos[n:], self.sin[n:]).to(v.dtype)
+        q = turn(q, self.cos, self.sin, v.dtype)
+        tail = turn(k[:, :, n:], self.cos[n:], self.sin[n:], v.dtype)
         raw, values = k[:, :, :n].to(v.dtype), v[:, :, :n]
         if self.past is not None:
             old_raw, old_v = self.past.raw[layer], self.past.v[layer][:, :, :geometry.slots]
@@ -131,17 +155,29 @@ class WindowAttention:
                 values = old_v.index_copy(2, self.part.slots, values.to(old_v.dtype))
             else:
                 raw, values = old_raw, old_v
-        rotated = rotate(raw, geometry.cos, geometry.sin).to(v.dtype)
-        outputs = [causal(q[:, :, a:b], rotated[:, :, :end], values[:, :, :end])
+        rotated = turn(raw, geometry.cos, geometry.sin, v.dtype)
+        outputs = [self._causal(q[:, :, a:b], rotated[:, :, :end], values[:, :, :end])
                    for a, b, end in (self.part.runs if n else ())]
         if self.mask is not None:
             rotated = torch.cat((rotated, tail), 2)
             values = torch.cat((values, v[:, :, n:]), 2)
+            if self.mask.dtype != v.dtype:
+                self.mask = as_type(self.mask, v.dtype)
             outputs.append(attention(q[:, :, n:], rotated, values, self.mask))
         keys.raw.append(raw)
         keys.k.append(rotated)
         keys.v.append(values)
         return torch.cat(outputs, 2) if len(outputs) > 1 else outputs[0]
+
+
+    @staticmethod
+    def _causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention of a run of slots that ends where the keys end."""
+        n, m = q.shape[2], k.shape[2]
+        if n == m:
+            return causal(q, k, v)
+        mask = torch.ones(n, m, dtype=torch.bool, device=q.device).tril(m - n)
+        return attention(q, k, v, as_type(aligned(mask), v.dtype))
 
 
 def encode(model: Alpamayo, geometry: Geometry, pictures: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,14 +245,14 @@ class ActionAttention:
         own = torch.block_diag(*[torch.ones(waypoints, waypoints, device=device)] * draws).bool()
         mask = torch.cat((prefix.expand(-1, -1, draws * waypoints, -1),
                           own.expand(batch, 1, -1, -1)), -1)
-        self.mask = torch.zeros(mask.shape, device=device).masked_fill(~mask, -torch.inf)
+        self.mask = aligned(mask)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend; shapes as in `decoder.Attend`."""
-        q = rotate(q, self.cos, self.sin).to(v.dtype)
-        k = rotate(k, self.cos, self.sin).to(v.dtype)
+        q = turn(q, self.cos, self.sin, v.dtype)
+        k = turn(k, self.cos, self.sin, v.dtype)
         if self.mask.dtype != v.dtype:
-            self.mask = self.mask.to(v.dtype)
+            self.mask = as_type(self.mask, v.dtype)
         return attention(q, torch.cat((self.keys.k[layer][:, :, :self.end].to(v.dtype), k), 2),
                          torch.cat((self.keys.v[layer][:, :, :self.end].to(v.dtype), v), 2),
                          self.mask)

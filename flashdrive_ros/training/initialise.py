@@ -15,6 +15,8 @@ EMBEDDING_STD = 0.05
 HEAD_STD = 0.02
 CYCLES = (0.5, 64.0)
 """Slowest and fastest wave along a range of numbers in its tokens' embeddings."""
+LEAST_STD = (0.1, 1e-3)
+"""Of acceleration, m/s^2, and curvature, 1/m."""
 _INTO_RESIDUAL = ('o_proj.weight', 'down_proj.weight', 'attn.proj.weight', 'linear_fc2.weight')
 
 
@@ -60,8 +62,14 @@ def number_line(count: int, width: int, generator: torch.Generator) -> Tensor:
 
 
 def fit_actions(controls: Tensor, action: ActionConfig) -> ActionConfig:
-    """`action` with the normalisation of physical `controls` [n, 64, 2]."""
+    """
+    `action` with the normalisation of physical `controls` [n, 64, 2].
+
+    Too few windows may all stand still or go straight: spreads are no smaller
+    than `LEAST_STD`.
+    """
     flat = controls.double().flatten(0, -2)
-    mean, std = flat.mean(0), flat.std(0)
+    mean = flat.mean(0)
+    std = flat.std(0).maximum(flat.new_tensor(LEAST_STD))
     return replace(action, accel_mean=float(mean[0]), accel_std=float(std[0]),
                    curvature_mean=float(mean[1]), curvature_std=float(std[1]))

@@ -50,7 +50,7 @@ class ClipConfig:
 
     seed: int = 0
     frames: int = 10
-    clips_per_episode: int = 12
+    clips_per_episode: int = 14
     prompt_tokens: int = 112
     reason_tokens: int = 32
     question_tokens: int = 88

@@ -42,8 +42,9 @@ class TrainSettings:
     wrong_reason_share: float = _setting(0.15, 'windows whose expert is told a wrong reason')
     workers: int = _setting(0, 'processes that draw clips; 0: draw in this process')
     ray_workers: int = _setting(0, 'the same as tasks on a Ray cluster instead')
+    image: str = _setting('320x180', 'width x height of the cameras')
     clip_frames: int = _setting(10, 'frames of a clip; streaming stages need 19')
-    clips_per_episode: int = _setting(12, 'clips drawn of one episode')
+    clips_per_episode: int = _setting(14, 'clips drawn of one episode')
     episode_seconds: float = _setting(45.0, 'length of an episode')
     store_gib: float = _setting(2.0, 'memory for clips on the training device')
     first_clips: int = _setting(64, 'clips that must be there before the first step')
@@ -87,6 +88,12 @@ class TrainSettings:
         return int(low), int(high or low)
 
     @property
+    def image_size(self) -> tuple[int, int]:
+        """Width and height of the cameras."""
+        width, _, height = self.image.partition('x')
+        return int(width), int(height)
+
+    @property
     def streaming(self) -> bool:
         """Whether windows are learned on top of a rollout."""
         return self.stage != 'full'
@@ -108,8 +115,9 @@ class TrainSettings:
         from .samples import ClipConfig
         base = ClipConfig(seed=self.seed * 1000 + rank, frames=self.clip_frames,
                           clips_per_episode=self.clips_per_episode)
+        width, height = self.image_size
         return dataclasses.replace(base, episode=dataclasses.replace(
-            base.episode, seconds=self.episode_seconds))
+            base.episode, seconds=self.episode_seconds, width=width, height=height))
 
     def validation(self) -> ClipConfig:
         """Held-out clips: nominal cameras, no pushes, the navigation always speaks."""
@@ -117,7 +125,8 @@ class TrainSettings:
         return dataclasses.replace(
             base, seed=0, validation=True, silent_share=0.0, clips_per_episode=4,
             frames=max(base.frames, 19 if self.clip_frames >= 10 else base.frames),
-            episode=dataclasses.replace(base.episode, push_every_s=0.0, jitter_cameras=0.0))
+            episode=dataclasses.replace(base.episode, push_every_s=0.0, jitter_cameras=0.0,
+                                        balanced=False))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -24,6 +24,7 @@ from ..core.checkpoint import resolve_device
 from ..core.config import CheckpointError
 from ..core.tokenizer import Tokenizer
 from . import checkpoints, curves
+from . import forward as window_forward
 from .forward import Geometry
 from .initialise import fit_actions
 from .losses import DrivingLoss, widths_of
@@ -95,10 +96,15 @@ class Trainer:
                                  fused=self.device.type == 'cuda')
 
     def _compile(self) -> None:
-        self.model.visual.encode = torch.compile(self.model.visual.encode, dynamic=False)
+        """Compile what repeats: one graph serves all layers of a kind."""
+        torch._dynamo.config.cache_size_limit = 64
+        for block in self.model.visual.blocks:
+            block.compile()
         for decoder in (self.model.language_model, self.model.expert):
             for layer in decoder.layers:
-                layer.mlp = torch.compile(layer.mlp, dynamic=False)
+                layer.before, layer.after = (torch.compile(layer.before),
+                                             torch.compile(layer.after))
+        window_forward.turn = torch.compile(window_forward.turn)
 
     # -- the run ------------------------------------------------------------------------
 
@@ -109,7 +115,8 @@ class Trainer:
         Returns the last validation's figures.
         """
         settings = self.settings
-        first = max(0, self.taken - self.store.capacity)
+        exact = settings.clips_per_step > 0  # else new clips do as well as those of before
+        first = max(0, self.taken - self.store.capacity) if exact else self.taken
         producers = self._producers(settings.clips(self.group.rank), settings.workers, first)
         examiner = Examiner(self) if settings.validation_clips and self.group.is_main else None
         try:

@@ -123,17 +123,17 @@ def _line_with_buildings(scenery, stretch, side, free, look, rng, density, tall)
             storeys = max(1, int(rng.poisson(tall)))
             style = _Facade.sample(rng)
             pieces = max(1, round(length / PIECE_M))
-            for i in range(pieces):
-                middle = s + (i + 0.5) * length / pieces
-                d = side * (shape.kerb + shape.sidewalk + setback + depth / 2)
-                x, y, yaw = (float(v) for v in pose(middle, d))
-                corners = _corners(x, y, yaw, length / pieces, depth)
-                if free.clearance(corners).min() > 0.3:
-                    ends = (i == 0, i == pieces - 1)
-                    style.build(scenery, (x, y, yaw), (length / pieces, depth), storeys, ends,
-                                look)
-                    scenery.add_shadow(corners, style.storey * storeys, look)
-                    scenery.footprints.append((x, y, yaw, length / pieces, depth))
+            middles = s + (np.arange(pieces) + 0.5) * length / pieces
+            d = side * (shape.kerb + shape.sidewalk + setback + depth / 2)
+            poses = [tuple(float(v) for v in pose(middle, d)) for middle in middles]
+            corners = [_corners(*place, length / pieces, depth) for place in poses]
+            built = [free.clearance(c).min() > 0.3 for c in corners]
+            beside = [False, *built, False]
+            for i in np.flatnonzero(built):
+                style.build(scenery, poses[i], (length / pieces, depth), storeys,
+                            (not beside[i], not beside[i + 2]), look)
+                scenery.add_shadow(corners[i], style.storey * storeys, look)
+                scenery.footprints.append((*poses[i], length / pieces, depth))
         s += length + float(rng.choice([0.0, 2.0, 6.0, 14.0]))
 
 
@@ -173,7 +173,7 @@ class _Facade:
         u0, v0 = (g.ravel() for g in np.broadcast_arrays(u0, v0))
         panes = np.stack([u0, u0 + (1 - 2 * margin) / columns, v0,
                           v0 + self.storey * self.window_height / height], 1)
-        seen = [wall for wall, open_ in zip(walls, (*ends, True, True), strict=True) if open_]
+        seen = [wall for wall, bare in zip(walls, (*ends, True, True), strict=True) if bare]
         windows = np.concatenate([insets(wall, panes, lift=.05) for wall in seen])
         shops = [inset(wall, 0, 1, 0, self.storey / height, lift=.02) for wall in seen]
         thing = scenery.thing(x, y)

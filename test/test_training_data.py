@@ -1,0 +1,139 @@
+"""Clips: repeatable, true to the expert, the same from processes as without them."""
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from support.tiny_clips import CLIPS, EPISODE, tiny_maker
+
+from flashdrive_ros.core import unicycle
+from flashdrive_ros.core.primitives.grammar import read
+from flashdrive_ros.core.unicycle import physical
+from flashdrive_ros.training.causes import cause_named, sentences
+from flashdrive_ros.training.episodes import HELD_OUT, VALIDATION, drive, training_seed
+from flashdrive_ros.training.producers import InProcess, Producers, SlotLayout, made_before
+from flashdrive_ros.training.samples import PHYSICAL, controls_of
+from flashdrive_ros.training.store import ClipStore
+from flashdrive_ros.world.reason import CAUSES, describe
+
+
+@pytest.fixture(scope='module')
+def clips():
+    return list(tiny_maker().clips(0))
+
+
+def same(a, b):
+    return all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_the_same_index_gives_the_same_clips(clips):
+    again = list(tiny_maker().clips(0))
+    assert len(clips) == CLIPS.clips_per_episode
+    assert all(same(a, b) for a, b in zip(clips, again))
+
+
+def test_clips_can_be_made_from_the_middle_of_an_episode(clips):
+    assert same(next(tiny_maker().clips(0, first=2)), clips[2])
+
+
+def test_another_seed_gives_other_clips(clips):
+    other = next(tiny_maker(seed=1).clips(0))
+    assert not np.array_equal(other['images'], clips[0]['images'])
+
+
+def test_training_never_uses_held_out_seeds():
+    assert all(training_seed(s, i, a) >= HELD_OUT
+               for s in range(3) for i in range(50) for a in range(3))
+    clip = next(tiny_maker(validation=True).clips(0))
+    assert VALIDATION <= clip['identity'][2] < HELD_OUT
+
+
+def test_the_expert_s_future_survives_controls_within_a_centimetre():
+    maker = tiny_maker()
+    episode = drive(training_seed(0, 3, 0), replace(EPISODE, seconds=20.0))
+    ticks = np.flatnonzero(episode.learnable())
+    assert len(ticks)
+    future = np.stack([episode.future(t) for t in ticks])
+    history = np.stack([episode.history(t) for t in ticks])
+    speed, controls = controls_of(history, future, maker.model.action)
+    action = replace(maker.model.action, **PHYSICAL)
+    assert np.allclose(physical(torch.from_numpy(controls), action).numpy(), controls)
+    driven = unicycle.decode(torch.from_numpy(controls), torch.from_numpy(speed),
+                             torch.zeros(len(ticks), dtype=torch.float64), action)
+    error = np.linalg.norm(driven.xyz[..., :2].numpy() - future[..., :2], axis=-1)
+    print(f'{len(ticks)} futures: mean {100 * error.mean():.2f} cm, '
+          f'worst {100 * error.max():.2f} cm')
+    assert error.mean() < 0.01 and error.max() < 0.05
+
+
+def test_what_is_said_and_answered_fits_the_window(clips):
+    maker = tiny_maker()
+    tokenizer = maker.tokenizer
+    for clip in clips:
+        for w in range(len(clip['cause'])):
+            reason = tokenizer.decode(clip['reason_ids'][w][:clip['reason_length'][w]])
+            assert reason.endswith('<|cot_end|><|traj_future_start|>')
+            assert cause_named(reason) == CAUSES[clip['cause'][w]]
+            answer = tokenizer.decode(clip['answer_ids'][w][:clip['answer_length'][w]])
+            if '_start|>' in answer:
+                assert read(answer)
+            prompt = tokenizer.decode(clip['prompt_ids'][w][:clip['prompt_length'][w]])
+            assert prompt.startswith('<|traj_history_start|><i')
+            assert prompt.endswith('<|cot_start|>')
+
+
+def test_every_sentence_of_the_world_names_its_cause():
+    from flashdrive_ros.world.expert import Cause
+    rng = np.random.default_rng(1)
+    assert {cause_named(text) for text in sentences(4)} == set(CAUSES)
+    for name in CAUSES:
+        assert cause_named(describe(Cause(name, -1.0, 7.0, 23.4, 1.0, 2, 'left'), rng)) == name
+    assert cause_named('The weather is fine.') is None
+
+
+def test_processes_give_the_clips_of_one_process_in_a_fixed_order():
+    per_episode = CLIPS.clips_per_episode
+    model = tiny_maker()
+    with Producers(tiny_maker, model.fields, 2, per_episode, limit=5) as producers:
+        taken = [producers.take() for _ in range(5)]
+        assert producers.take() is None
+    order = [tuple(clip['identity'][:2]) for clip in taken]
+    assert order == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]
+    alone = InProcess(tiny_maker, per_episode)
+    assert same(taken[0], alone.take()) and same(taken[2], alone.take())
+
+
+def test_a_failing_worker_is_reported():
+    with Producers(partial(tiny_maker, answer_tokens=2), tiny_maker(answer_tokens=2).fields, 1,
+                   CLIPS.clips_per_episode) as producers, \
+            pytest.raises(RuntimeError, match='room for 2'):
+        producers.take()
+
+
+def test_turns_share_the_clips():
+    for clip in range(12):
+        assert sum(made_before(clip, w, 3) for w in range(3)) == clip
+
+
+def test_slots_keep_every_array(clips):
+    layout = SlotLayout(tiny_maker().fields)
+    buffer = np.zeros(layout.nbytes, np.uint8)
+    for name, view in layout.views(buffer).items():
+        view[...] = clips[1][name]
+    assert same(layout.views(buffer), clips[1])
+
+
+def test_the_store_gives_windows_of_the_newest_clips(clips):
+    maker = tiny_maker()
+    store = ClipStore(maker.fields, maker.model, 2, torch.device('cpu'))
+    for clip in clips[:3]:
+        store.add(clip)
+    batch = store.batch(torch.tensor([0, 1]), torch.tensor([1, 0]))  # clips 2 and 1
+    assert batch.images.shape == (2, 4, 4, 3, 64, 96)
+    for row, clip, window in ((0, clips[2], 1), (1, clips[1], 0)):
+        raw = torch.from_numpy(clip['images'][window:window + 4]).permute(1, 0, 4, 2, 3)
+        assert torch.equal(batch.images[row], raw)  # 96 x 64 needs no resizing
+        assert np.array_equal(batch.controls[row], clip['controls'][window])
+    rolled = store.rollouts(3, 2, torch.Generator().manual_seed(0))
+    assert torch.equal(rolled[0].images[:, :, 1:], rolled[1].images[:, :, :-1])
