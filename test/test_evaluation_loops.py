@@ -126,6 +126,16 @@ def test_open_loop_repeats_itself(windows, planners):
     assert measure(open_loop, config, [20_001], planners) == rows[3:]
 
 
+def test_open_loop_measures_a_schedule_of_reuse(windows, planners, tiny):
+    _, rows = windows
+    reuse = open_loop.OpenLoop({'streaming': tiny}, seconds=4.0, stretches=1, windows=5, every=2,
+                               samples=3, settings={**FEW, 'velocity_reuse': [3, 4, 5, 6]})
+    found, = measure(open_loop, reuse, [20_000], planners)
+    probed = rows[1]['windows'][-1]['flow']['reuse']['3-6']
+    last = found['windows'][-1]
+    assert [last['ade'], last['min_ade']] == pytest.approx(probed)
+
+
 def test_seeds_that_were_trained_on_are_refused():
     config = open_loop.OpenLoop({'constant_velocity': ''})
     with pytest.raises(UserError, match='never trained on'):
@@ -158,6 +168,7 @@ def test_a_run_goes_on_where_it_was_cut(tiny, tmp_path, capsys):
 def test_one_engine_shared_by_lanes_drives_as_engines_of_their_own(tiny, tmp_path):
     for name, more in (('own', ()), ('shared', ('--workers', '1', '--lanes', '2'))):
         assert main(arguments(tiny, tmp_path / name, '--seeds', '2', '--set', 'flow_steps=1',
+                              '--set', 'velocity_reuse=[]',
                               *more)) == 0
     own, shared = (json.loads((tmp_path / name / 'out' / 'closed_loop.json').read_text())
                    ['policies']['streaming'] for name in ('own', 'shared'))

@@ -13,7 +13,7 @@ def test_a_results_file_has_commit_hardware_versions_command_and_date(tmp_path):
     data = json.loads(path.read_text())
     assert data == written and data['rows'] == {'a': 1.0} and data['seeds'] == [1]
     assert data['command'] == 'flashdrive x' and data['date'].endswith('+00:00')
-    assert data['hardware']['cpu'] and data['hardware']['cpu_cores'] >= 1
+    assert data['hardware']['cpu'] and data['hardware']['cores'] >= 1
     assert {'flashdrive_ros', 'python', 'torch', 'numpy'} <= set(data['versions'])
     assert list(path.parent.iterdir()) == [path]
 
@@ -29,6 +29,8 @@ def test_the_commit_is_given_where_there_is_no_checkout(monkeypatch, tmp_path):
 def test_the_command_is_as_it_was_typed_without_the_folder_of_the_program(monkeypatch):
     monkeypatch.setattr('sys.argv', ['/opt/x/bin/flashdrive', 'eval', 'open-loop', '--out', 'a b'])
     assert record.command_line() == "flashdrive eval open-loop --out 'a b'"
+    monkeypatch.setattr('sys.argv', [str(record.SOURCES / 'bench' / 'x.py'), '--seeds', '3'])
+    assert record.command_line() == 'python bench/x.py --seeds 3'
 
 
 @pytest.mark.parametrize('value, expected', [
