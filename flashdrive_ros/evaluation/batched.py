@@ -232,7 +232,7 @@ class Tail:
         end = self.length + 1
         grouped = rotate(q, cos, sin).to(v.dtype).reshape(len(q), k.shape[1], -1, k.shape[3])
         return F.scaled_dot_product_attention(
-            grouped, self.k[layer][:, :, :end], self.v[layer][:, :, :end]).view(q.shape)
+            grouped, self.k[layer][:, :, :end], self.v[layer][:, :, :end]).reshape(q.shape)
 
 
 class ActionAttention:
