@@ -16,25 +16,19 @@ and the same noise; a stream is never refreshed, so they include all drift.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import os
-import platform
-import shlex
 import statistics
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from flashdrive_ros import __version__
 from flashdrive_ros.core.config import EngineConfig
 from flashdrive_ros.core.ego import HISTORY_POSES, EgoHistory
 from flashdrive_ros.core.engine import Engine
 from flashdrive_ros.core.types import GRID_NS, NANOSECONDS, CameraFrame, FrameSet
+from flashdrive_ros.evaluation.record import write_results
 from flashdrive_ros.world import World
 
 RESULT = Path(__file__).resolve().parent / 'results' / 'streaming_cpu.json'
@@ -136,36 +130,6 @@ def measure(model: str, seed: int, windows: int) -> dict:
                       for n, t in tallies.items()}}
 
 
-def surroundings() -> dict:
-    """Commit, machine and versions that the numbers belong to."""
-    here = Path(__file__).resolve().parent
-    commit = subprocess.run(['git', 'rev-parse', '--short', 'HEAD'], cwd=here,
-                            capture_output=True, text=True).stdout.strip()
-    dirty = subprocess.run(['git', 'status', '--porcelain', '--untracked-files=no'], cwd=here,
-                           capture_output=True, text=True).stdout.strip()
-    cpu = next((line.partition(':')[2].strip() for line in _cpuinfo()
-                if line.startswith('model name')), platform.processor())
-    memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2 ** 30
-    return {'commit': commit + ('+' if dirty else ''),
-            'command': shlex.join(['python', *_relative(sys.argv)]),
-            'hardware': {'cpu': cpu, 'cores': os.cpu_count(), 'memory_gib': round(memory, 1),
-                         'threads_used': torch.get_num_threads(),
-                         'load_average_at_start': round(os.getloadavg()[0], 2)},
-            'versions': {'flashdrive_ros': __version__, 'python': platform.python_version(),
-                         'torch': torch.__version__, 'numpy': np.__version__}}
-
-
-def _cpuinfo() -> list[str]:
-    path = Path('/proc/cpuinfo')
-    return path.read_text().splitlines() if path.is_file() else []
-
-
-def _relative(arguments: list[str]) -> list[str]:
-    root = Path(__file__).resolve().parent.parent
-    script = Path(arguments[0]).resolve()
-    return [str(script.relative_to(root)), *arguments[1:]]
-
-
 def main() -> None:
     """Measure, print a table, write the result."""
     parser = argparse.ArgumentParser(description=__doc__.strip().partition('\n')[0])
@@ -177,7 +141,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     logging.disable(logging.WARNING)
-    result = surroundings() | measure(args.model, args.seed, args.windows)
+    result = measure(args.model, args.seed, args.windows)
     steps = result['steps']
     streaming = steps['streaming, labels keep']['encode_prefill_ms']
     result['speedup_over_released'] = round(steps['released']['encode_prefill_ms'] / streaming, 2)
@@ -190,8 +154,7 @@ def main() -> None:
               + deviation)
     print(f"streaming is {result['speedup_over_released']} times faster than the released order "
           f"of work, {result['speedup_over_full']} times than with remembered features")
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=1) + '\n')
+    write_results(args.out, result)
 
 
 if __name__ == '__main__':

@@ -11,9 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -23,6 +20,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from flashdrive_ros.evaluation.record import write_results
 from flashdrive_ros.world import World, default_rig
 
 WARM_STEPS = 30
@@ -92,26 +90,6 @@ def scaling(processes: int, frames: int) -> dict:
     return {'processes': processes, 'frames': drawn, 'frames_per_s': drawn / wall}
 
 
-def hardware() -> dict:
-    """The machine and its load."""
-    model = platform.processor()
-    info = Path('/proc/cpuinfo')
-    if info.is_file():
-        names = [line.partition(':')[2].strip() for line in info.read_text().splitlines()
-                 if line.startswith('model name')]
-        model = names[0] if names else model
-    return {'cpu': model, 'cores': len(os.sched_getaffinity(0)),
-            'load_average': os.getloadavg()[0], 'system': platform.system()}
-
-
-def commit() -> str:
-    """Commit of this tree, with + when it was changed."""
-    def git(*args):
-        return subprocess.run(['git', *args], cwd=HERE, capture_output=True, text=True).stdout
-    changed = git('status', '--porcelain', '--untracked-files=no').strip()
-    return git('rev-parse', '--short', 'HEAD').strip() + ('+' if changed else '')
-
-
 def main(argv=None) -> int:
     """Run the benchmark and write its results."""
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[1])
@@ -139,16 +117,11 @@ def main(argv=None) -> int:
     }
     result = {
         'what': f'four cameras at {args.width}x{args.height}',
-        'command': 'python bench/world_render.py ' + ' '.join(argv or sys.argv[1:]),
-        'commit': commit(), 'hardware': hardware(),
-        'versions': {'python': platform.python_version(), 'numpy': np.__version__,
-                     'opencv': cv2.__version__},
         'summary': summary,
         'scaling': [scaling(int(n), 2 * args.frames) for n in args.processes.split(',') if n],
         'episodes': rows,
     }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=1) + '\n')
+    write_results(args.out, result)
     print(json.dumps({**summary, 'scaling': result['scaling']}, indent=1))
     return 0
 

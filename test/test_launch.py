@@ -39,7 +39,8 @@ def launched(*arguments, log):
         try:
             yield process
         finally:
-            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGINT)  # the terminal sends it to all of them
             try:
                 process.wait(30)
             except subprocess.TimeoutExpired:
@@ -71,6 +72,7 @@ def test_arguments_reach_the_drive_node_as_written(ros, prefix, tmp_path):
             ros, '/car/drive', 'model', 'use_sim_time', 'seed', 'camera_ids')
     assert values == ['007', True, 5, [0, 1, 2, 6]]
     assert process.returncode == 0
+    assert 'has died' not in log.read_text()
 
 
 def test_a_video_is_replayed_until_its_end_and_recorded(ros, prefix, tmp_path):

@@ -84,6 +84,13 @@ def test_unknown_array_is_counted_as_not_checked(small_golden):
     assert any('mystery' in line and 'not checked' in line for line in lines)
 
 
+def test_unknown_kind_of_case_is_not_checked(small_golden):
+    path = small_golden / 'alpamayo1_5/cases/c2f1_nocamids_noeos.json'
+    path.write_text(json.dumps(json.loads(path.read_text()) | {'entry_point': 'dream'}))
+    report = verify(small_golden, say=lambda line: None)
+    assert report.counts['not checked'] == 1 and not report.passed
+
+
 def test_missing_file_is_named(small_golden, capsys):
     (small_golden / 'alpamayo1_5/cases/c2f1_nocamids_noeos.json').unlink()
     assert run(small_golden) == 2

@@ -39,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = closed_loop.add_argument
     add('--full-model', default='', metavar='MODEL',
         help='another checkpoint for the policy full: that before streaming fine-tuning')
+    add('--latency', default='', metavar='DEVICE', help='where to time the engine at the end, '
+        'with nothing else at work; none: nowhere (default: that of --device)')
     add('--policies', nargs='+', default=[], metavar='POLICY', help='only these policies')
     add('--seconds', type=float, default=20.0, help='length of an episode (default: %(default)s)')
     film = kinds.add_parser('film', help='four scenarios as one small animated picture')
@@ -160,8 +162,10 @@ def _measure(args, name: str, config, module, results) -> int:
     print(f'{name}: {len(tasks)} tasks to do, {len(file.rows)} rows in {path}')
     failures = run_tasks(module.run_task, tasks, file, crew)
     rows = [row for row in file.rows if row['seed'] in seeds]
-    body = write_results(args.out / f'{name}.json', results.summary(config, rows),
-                         settings=settings, crew=asdict(crew))
+    body = results.summary(config, rows)
+    if getattr(args, 'latency', 'none') != 'none':
+        _time(args.latency or args.device, args, config, body)
+    body = write_results(args.out / f'{name}.json', body, settings=settings, crew=asdict(crew))
     print(results.table(body))
     for picture in results.draw(body, args.out):
         print(picture)
@@ -170,6 +174,20 @@ def _measure(args, name: str, config, module, results) -> int:
     if missing:
         print(f'{len(missing)} of {len(seeds) * len(config.models)} tasks are not done')
     return 1 if failures or missing else 0
+
+
+def _time(device: str, args, config, body) -> None:
+    """Add the time of the engine's step, alone on this machine, to the policies of `body`."""
+    import torch
+
+    from ..evaluation.closed_loop import latency
+    from ..evaluation.planners import Planners
+    planners = Planners(device, args.dtype)
+    for name, policy in body['policies'].items():
+        found = latency(config, name, planners, args.first_seed)
+        if found is not None:
+            policy['latency_ms'] = {**found, 'device': device,
+                                    'threads': torch.get_num_threads()}
 
 
 def _film(args) -> int:

@@ -31,16 +31,17 @@ class Attention(nn.Module):
         self.q_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
         self.k_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
 
-    def forward(self, x: Tensor, layer: int, attend: Attend) -> Tensor:
-        """`x` [b, n, hidden]."""
-        batch, n, _ = x.shape
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [b, heads, n, d] of `x` [b, n, hidden], normed, unrotated."""
         c = self.config
-        qkv = self.qkv_proj(x).view(batch, n, -1, c.head_dim)
+        qkv = self.qkv_proj(x).view(*x.shape[:2], -1, c.head_dim)
         q, k, v = qkv.split((c.num_attention_heads, c.num_key_value_heads,
                              c.num_key_value_heads), 2)
-        out = attend(layer, self.q_norm(q).transpose(1, 2), self.k_norm(k).transpose(1, 2),
-                     v.transpose(1, 2))
-        return self.o_proj(out.transpose(1, 2).reshape(batch, n, -1))
+        return self.q_norm(q).transpose(1, 2), self.k_norm(k).transpose(1, 2), v.transpose(1, 2)
+
+    def merge(self, heads: Tensor) -> Tensor:
+        """Output [b, n, hidden] of the attended values [b, heads, n, d]."""
+        return self.o_proj(heads.transpose(1, 2).flatten(2))
 
 
 class MLP(nn.Module):
@@ -69,7 +70,15 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: Tensor, layer: int, attend: Attend) -> Tensor:
         """Keep the shape."""
-        x = x + self.self_attn(self.input_layernorm(x), layer, attend)
+        return self.after(x, attend(layer, *self.before(x)))
+
+    def before(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Everything up to the attention: queries, keys and values."""
+        return self.self_attn.project(self.input_layernorm(x))
+
+    def after(self, x: Tensor, heads: Tensor) -> Tensor:
+        """Everything behind it: what was attended to joins `x`, then the MLP."""
+        x = x + self.self_attn.merge(heads)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 

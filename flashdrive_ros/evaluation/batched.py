@@ -72,7 +72,10 @@ class BatchedEngine:
         geometry = self._geometry(requests[0].frames[-1])
         generators = [torch.Generator().manual_seed(window_seed(config.seed, r.frames[-1].t0_ns))
                       for r in requests]
-        ids = torch.from_numpy(np.stack([self._suffix(geometry, r) for r in requests]))
+        suffixes = [self._suffix(geometry, r) for r in requests]
+        if len({len(s) for s in suffixes}) > 1:
+            raise ValueError('prompts of different lengths can not be computed together')
+        ids = torch.from_numpy(np.stack(suffixes))
         past = None if whole else slid(_stacked(seen), geometry)
         newest = self.frames if whole else 1
         pictures = torch.stack([torch.stack(list(s.pictures)[-newest:], 1) for s in seen])

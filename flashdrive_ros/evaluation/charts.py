@@ -17,11 +17,11 @@ TICKS = 5
 
 def bars(title: str, unit: str, groups: Mapping[str, Mapping[str, Sequence[float]]]) -> np.ndarray:
     """Draw groups of bars; each bar is (value, low, high), with a whisker from low to high."""
-    image = _canvas(title)
+    image = _canvas(f'{title}, {unit}')
     series = list(dict.fromkeys(name for group in groups.values() for name in group))
     numbers = [v for group in groups.values() for bar in group.values() for v in bar
                if v is not None and np.isfinite(v)]
-    top = _axis(image, max(numbers, default=1.0), unit)
+    top = _axis(image, max(numbers, default=1.0))
     slot = (WIDTH - LEFT - RIGHT) / max(len(groups), 1)
     width = 0.8 * slot / max(len(series), 1)
     for g, (label, group) in enumerate(groups.items()):
@@ -34,12 +34,12 @@ def bars(title: str, unit: str, groups: Mapping[str, Mapping[str, Sequence[float
     return image
 
 
-def lines(title: str, x_label: str, y_label: str,
+def lines(title: str, unit: str, x_label: str,
           series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> np.ndarray:
     """Draw lines with markers; each is (x values, y values)."""
-    image = _canvas(title)
+    image = _canvas(f'{title}, {unit}')
     xs = sorted({float(x) for values, _ in series.values() for x in values})
-    top = _axis(image, max((y for _, v in series.values() for y in v), default=1.0), y_label)
+    top = _axis(image, max((y for _, v in series.values() for y in v), default=1.0))
     span = max(xs[-1] - xs[0], 1e-9)
 
     def across(x):
@@ -78,7 +78,7 @@ def _canvas(title: str) -> np.ndarray:
     return image
 
 
-def _axis(image, highest: float, unit: str) -> float:
+def _axis(image, highest: float) -> float:
     """Grid lines with labels; returns the value at the top."""
     step = _nice(max(highest, 1e-9) / TICKS)
     top = step * max(1, int(np.ceil(highest / step + 0.05)))
@@ -87,7 +87,6 @@ def _axis(image, highest: float, unit: str) -> float:
         draw.line(image, [(LEFT, y), (WIDTH - RIGHT, y)], (46, 50, 58))
         label = f'{i * step:g}'
         draw.text(image, label, (LEFT - 8 - draw.text_width(label, 0.4), y + 4), draw.DIM, 0.4)
-    draw.text(image, unit, (8, TOP - 12), draw.DIM, 0.4)
     return top
 
 
@@ -121,6 +120,8 @@ def _centred(image, words, x, y, scale: float = 0.42):
 
 def _legend(image, names):
     x = LEFT
+    if len(names) < 2:
+        return
     for s, name in enumerate(names):
         colour = COLOURS[s % len(COLOURS)]
         draw.filled(image, [[(x, 40), (x + 10, 40), (x + 10, 50), (x, 50)]], colour, 1.0)

@@ -24,6 +24,8 @@ from .texts import agrees, cause_named, is_near
 from .windows import FUTURE, TICK_S, check_seeds
 
 OFF_ROAD_S = 1.0
+WARM_UP = 4
+"""The first plans are not timed: a window is computed whole, libraries are loaded."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +61,33 @@ def run_task(task: dict, planners: Callable[[str], Planner]) -> Iterator[dict]:
     about = {'seed': seed, 'policy': name, 'event': reference.event, 'fault': reference.fault}
     if not reference.fault:
         policy = policy_of(name, reference, config.models, planners, config.settings)
-        episode = Episode(seed, reference, policy)
+        episode = Episode(World(seed), reference, policy)
         while episode.ticks < config.ticks and not episode.ended:
             episode.step()
         about |= episode.results(config.ticks, judge_text=name != CONSTANT_VELOCITY)
     yield about
 
 
+def latency(config: ClosedLoop, name: str, planners: Callable[[str], Planner], seed: int,
+            plans: int = 30) -> dict | None:
+    """Time of the engine's step in ms, with nothing else at work; None for who has no engine."""
+    if not config.models[name]:
+        return None
+    reference = record_expert(seed, HISTORY_POSES + plans + FUTURE)
+    policy = policy_of(name, reference, config.models, planners, config.settings)
+    episode = Episode(World(seed), reference, policy)
+    while episode.ticks < plans and not episode.ended:
+        episode.step()
+    times = [m.made.stage_times_ms['total'] for m in episode.moves[WARM_UP:]]
+    return {'p50': float(np.percentile(times, 50)), 'p90': float(np.percentile(times, 90)),
+            'plans': len(times)} if times else None
+
+
 class Episode:
     """One episode under a policy, and everything that is measured of it."""
 
-    def __init__(self, seed: int, reference: ExpertDrive, policy):
-        self.world, self.reference, self.policy = World(seed), reference, policy
+    def __init__(self, world: World, reference: ExpertDrive, policy):
+        self.world, self.reference, self.policy = world, reference, policy
         self.scene = Scene(self.world, poses=[self.world.state.pose])
         self.ticks, self.ended = 0, ''
         self.moves: list[Move] = []
@@ -140,8 +157,7 @@ class Episode:
             'd_traj': float(to_path.max()), 'd_loc': float(to_place.max()),
             'd_traj_mean': float(to_path.mean()), 'd_loc_mean': float(to_place.mean()),
             'plan_dev': float(np.mean(self.deviations)) if self.deviations else None,
-            'modes': count(m.mode for m in self.moves if m.mode),
-            'ms': [m.ms for m in self.moves if m.ms is not None]}
+            'modes': count(m.mode for m in self.moves if m.mode)}
         return {**found, 'texts': readings_of(self.readings)} if judge_text else found
 
 

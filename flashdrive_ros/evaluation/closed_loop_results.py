@@ -49,10 +49,7 @@ def _policy(episodes: list[dict]) -> dict:
         more, their_spread = _texts(texts)
         found |= more
         spread |= their_spread
-    times = [ms for e in episodes for ms in e['ms']]
-    if times:
-        found['latency_ms'] = {'p50': float(np.percentile(times, 50)),
-                               'p90': float(np.percentile(times, 90)), 'plans': len(times)}
+    if any(e['modes'] for e in episodes):
         found['modes'] = {m: sum(e['modes'].get(m, 0) for e in episodes)
                           for m in ('prefill', 'streaming')}
     found['ended_early'] = count(e['ended'] for e in episodes if e['ended'])
@@ -127,7 +124,7 @@ def table(body: dict) -> str:
         cells += [interval_text(p[k]) for k in ('p_rel', 'd_traj', 'd_loc', 'plan_dev')]
         cells += [interval_text(_percent(p.get(k)), None, 1)
                   for k in ('cause_right', 'cause_near', 'text_agrees')]
-        cells.append(interval_text(p['latency_ms']['p50'], None, 0) if 'latency_ms' in p else '-')
+        cells.append(f'{p["latency_ms"]["p50"]:.0f}' if p.get('latency_ms') else '-')
         rows.append([name, *cells])
     text = f'{body["episodes"]} episodes of {body["seconds"]:g} s\n\n' + markdown(
         ['policy', 'collision %', 'off road %', 'wrong lane %', 'red light %', 'p_rel', 'd_traj m',

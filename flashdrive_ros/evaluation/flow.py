@@ -72,7 +72,7 @@ class PlainPath:
         velocities = [v.reshape(batch, -1) for _, _, v in self.trace]
         shares = [(after - before).norm(dim=1) / before.norm(dim=1)
                   for before, after in zip(velocities, velocities[1:])]
-        return torch.stack(shares, 1).tolist()
+        return torch.stack(shares, 1).tolist() if shares else [[]] * batch
 
 
 def schedules(steps: int) -> list[tuple[int, ...]]:

@@ -138,12 +138,13 @@ class _Windows:
             before = [frame_set(drive.images[t], stamp_ns(drive.seed, t))
                       for t in range(tick - planner.frames + 1, tick)]
         explores = self.explores and age == config.windows - 1
-        # windows that only keep the stream going need no more than a hint of a trajectory
+        settings = {**config.settings, 'streaming': self.streaming, 'seed': config.engine_seed,
+                    'num_trajectories': config.samples}
+        if not counts:  # to keep the stream going takes no more than a hint of a trajectory
+            settings |= {'num_trajectories': 1, 'flow_steps': 1, 'velocity_reuse': ()}
         made = planner.plan(
             frame_set(drive.images[tick], stamp_ns(drive.seed, tick)), history,
-            drive.navigation[tick], before, explores, streaming=self.streaming,
-            seed=config.engine_seed, num_trajectories=config.samples if counts else 1,
-            flow_steps=0 if counts else 1, **config.settings)
+            drive.navigation[tick], before, explores, **settings)
         about = _about(made.plan)
         if made.flow is not None:
             truth = drive.future(tick)
@@ -156,5 +157,4 @@ class _Windows:
 def _about(plan: DrivePlan) -> dict:
     text = plan.reasoning.text
     return {'mode': plan.window.mode, 'text': text, 'named': cause_named(text),
-            'tokens': len(plan.reasoning.token_ids),
-            'ms': round(plan.stage_times_ms['total'], 1)}
+            'tokens': len(plan.reasoning.token_ids)}

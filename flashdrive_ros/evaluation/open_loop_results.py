@@ -204,9 +204,9 @@ def draw(body: dict, folder: Path) -> list[Path]:
         change = body['velocity_profile']['change']
         reuse = body['velocity_reuse']
         paths.append(charts.write(folder / 'velocity_profile.png', charts.stack([
-            charts.lines('Change of velocity along the flow', 'step', 'relative change',
-                         {'all windows': (range(1, len(change) + 1), change)}),
-            charts.lines('Error by number of reused steps', 'steps reused', 'm', {
+            charts.lines('Change of velocity along the flow', 'share of the last one', 'step',
+                         {'': (range(1, len(change) + 1), change)}),
+            charts.lines('Error by number of reused steps', 'm', 'steps reused', {
                 k: ([int(n) for n in reuse], [r[k] for r in reuse.values()])
                 for k in ('minADE1', 'minADE6')})])))
     return paths

@@ -149,5 +149,6 @@ class RemotePlanner:
         """Send the window and wait for its plan."""
         sets = (*history, frames) if self.fresh else (frames,)
         fresh, self.fresh = self.fresh, False
-        return self._ask(PlanRequest(self.model, fresh, sets, ego, nav_text,
-                                     tuple(sorted(settings.items())), explore))
+        known = tuple((name, tuple(value) if isinstance(value, list) else value)
+                      for name, value in sorted(settings.items()))
+        return self._ask(PlanRequest(self.model, fresh, sets, ego, nav_text, known, explore))

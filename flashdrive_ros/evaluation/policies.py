@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..core.types import FrameSet
+from ..core.types import DrivePlan, FrameSet
 from ..world import World
 from .expert_drive import ExpertDrive
 from .planners import Planner
@@ -20,15 +20,16 @@ class Move:
     """
     A plan: rows x, y, yaw [n, 3] in the ego frame, speeds [n] m/s, one a tick; and its reasons.
 
-    `drives` is False when the world's own expert is to drive instead.
+    `drives` is False when the world's own expert is to drive instead; `made` is
+    the model's plan as it gave it.
     """
 
     points: np.ndarray
     speeds: np.ndarray
     text: str | None = None
     mode: str = ''
-    ms: float | None = None
     drives: bool = True
+    made: DrivePlan | None = None
 
 
 @dataclass
@@ -100,8 +101,7 @@ class ModelPolicy:
         self._seen = []
         k = plan.chosen
         points = np.column_stack((plan.xyz[k, :, :2], plan.yaw[k]))
-        return Move(points, plan.speed[k], plan.reasoning.text, plan.window.mode,
-                    plan.stage_times_ms['total'])
+        return Move(points, plan.speed[k], plan.reasoning.text, plan.window.mode, made=plan)
 
 
 def speeds_of(points: np.ndarray) -> np.ndarray:

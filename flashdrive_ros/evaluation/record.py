@@ -33,7 +33,7 @@ def write_results(path: Path | str, body: dict, *, command: str | None = None, *
     The file appears whole or not at all.
     """
     path = Path(path)
-    data = rounded({**body, **header(command), **about})
+    data = rounded({**header(command), **about, **body})
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f'.{path.name}.{os.getpid()}')
     draft.write_text(json.dumps(data, indent=1, allow_nan=False) + '\n', encoding='utf-8')
@@ -49,8 +49,11 @@ def header(command: str | None = None) -> dict:
 
 
 def command_line() -> str:
-    """The command as it was typed."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """The command as it was typed, its program without what depends on this machine."""
+    program = Path(sys.argv[0]).resolve()
+    inside = program.suffix == '.py' and program.is_relative_to(SOURCES)
+    name = ['python', str(program.relative_to(SOURCES))] if inside else [program.name]
+    return shlex.join([*name, *sys.argv[1:]])
 
 
 def commit() -> str:
@@ -74,9 +77,12 @@ def _git(*arguments: str) -> str | None:
 
 
 def hardware() -> dict:
-    """Processor, cores that this process may use, memory, and CUDA devices."""
-    found = {'cpu': _processor(), 'cpu_cores': _cores(), 'memory_gib': _memory_gib()}
+    """Processor, cores that this process may use, memory, load, and CUDA devices."""
+    found = {'cpu': _processor(), 'cores': _cores(), 'memory_gib': _memory_gib(),
+             'load_average': round(os.getloadavg()[0], 2)}
     torch = sys.modules.get('torch')
+    if torch is not None:
+        found['threads'] = torch.get_num_threads()
     if torch is not None and torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         found |= {'gpu': names[0], 'gpus': len(names)}

@@ -8,6 +8,7 @@ import numpy as np
 from ..core.ego import HISTORY_POSES, EgoHistory
 from ..core.types import GRID_NS, NANOSECONDS, CameraFrame, FrameSet
 from ..errors import UserError
+from ..training.episodes import HELD_OUT
 from ..world import World
 from ..world.navigation import navigation_text
 from ..world.vehicle import from_map
@@ -17,8 +18,6 @@ TICK_S = GRID_NS / NANOSECONDS
 FUTURE = 64
 """Waypoints of a plan, one a tick."""
 EPISODE_NS = 3600 * NANOSECONDS
-HELD_OUT = 100_000
-"""World seeds below this are never trained on (`training/episodes.py`)."""
 
 
 def check_seeds(seeds: Sequence[int]) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 
 import rclpy
@@ -289,6 +290,8 @@ def main(args=None) -> int:
         if rclpy.ok():  # else spin met the end of the context
             raise
     finally:
+        # under ros2 launch Ctrl-C comes twice: from the terminal and from launch
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         if node is not None and not node.close():
             # a load or a step goes on in native code and can't be interrupted
             print(end='', flush=True)

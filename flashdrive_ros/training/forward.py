@@ -126,6 +126,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         is_causal=mask is None)
 
 
+def turn(x: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rotate in the tables' precision, then cast."""
+    return rotate(x, cos, sin).to(dtype)
+
+
 class WindowAttention:
     """Attention of the computed prompt slots and of the branches; collects the keys."""
 
@@ -145,8 +150,8 @@ class WindowAttention:
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend; shapes as in `decoder.Attend`."""
         n, geometry, keys = self.count, self.geometry, self.keys
-        q = rotate(q, self.cos, self.sin).to(v.dtype)
-        tail = rotate(k[:, :, n:], self.cos[n:], self.sin[n:]).to(v.dtype)
+        q = turn(q, self.cos, self.sin, v.dtype)
+        tail = turn(k[:, :, n:], self.cos[n:], self.sin[n:], v.dtype)
         raw, values = k[:, :, :n].to(v.dtype), v[:, :, :n]
         if self.past is not None:
             old_raw, old_v = self.past.raw[layer], self.past.v[layer][:, :, :geometry.slots]
@@ -155,7 +160,7 @@ class WindowAttention:
                 values = old_v.index_copy(2, self.part.slots, values.to(old_v.dtype))
             else:
                 raw, values = old_raw, old_v
-        rotated = rotate(raw, geometry.cos, geometry.sin).to(v.dtype)
+        rotated = turn(raw, geometry.cos, geometry.sin, v.dtype)
         outputs = [self._causal(q[:, :, a:b], rotated[:, :, :end], values[:, :, :end])
                    for a, b, end in (self.part.runs if n else ())]
         if self.mask is not None:
@@ -249,8 +254,8 @@ class ActionAttention:
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend; shapes as in `decoder.Attend`."""
-        q = rotate(q, self.cos, self.sin).to(v.dtype)
-        k = rotate(k, self.cos, self.sin).to(v.dtype)
+        q = turn(q, self.cos, self.sin, v.dtype)
+        k = turn(k, self.cos, self.sin, v.dtype)
         if self.mask.dtype != v.dtype:
             self.mask = as_type(self.mask, v.dtype)
         return attention(q, torch.cat((self.keys.k[layer][:, :, :self.end].to(v.dtype), k), 2),

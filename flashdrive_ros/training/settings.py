@@ -52,7 +52,7 @@ class TrainSettings:
                                           '0: take what is there')
     rollout: str = _setting('4,16', 'fewest and most windows of a streaming rollout')
     precision: str = _setting('auto', 'float32, bfloat16, or auto (bfloat16 on CUDA)')
-    compile: bool = _setting(False, 'torch.compile the vision tower')
+    compile: bool = _setting(False, 'torch.compile everything around the attention')
     device: str = _setting('auto', 'device to train on')
     seed: int = _setting(0, 'seed of weights, clips and noise')
     validation_clips: int = _setting(128, 'held-out clips; 0: no validation')

@@ -24,6 +24,7 @@ from ..core.checkpoint import resolve_device
 from ..core.config import CheckpointError
 from ..core.tokenizer import Tokenizer
 from . import checkpoints, curves
+from . import forward as window_forward
 from .forward import Geometry
 from .initialise import fit_actions
 from .losses import DrivingLoss, widths_of
@@ -65,12 +66,13 @@ class Trainer:
         self.module = self.group.wrap(DrivingLoss(model, self.geometry, settings.losses))
         self.optimiser = self._optimiser()
         self.step, self.taken, self.seconds, self.longest = 0, 0, 0.0, dict.fromkeys(TEXTS, 1)
+        self.progress = 0.0
         self.autocast = partial(torch.autocast, self.device.type, torch.bfloat16,
                                 enabled=self._bfloat16(settings.precision))
         if settings.resume:
             self._restore()
-        self.encode = (torch.compile(model.visual.encode, dynamic=False) if settings.compile
-                       else model.visual.encode)
+        if settings.compile:
+            self._compile()
 
     def _store(self, fields, gib: float) -> ClipStore:
         each = ClipStore.clip_bytes(fields, self.model.config)
@@ -94,6 +96,17 @@ class Trainer:
         return torch.optim.AdamW(groups, lr=self.settings.learning_rate, betas=(0.9, 0.95),
                                  fused=self.device.type == 'cuda')
 
+    def _compile(self) -> None:
+        """Compile what repeats: one graph serves all layers of a kind."""
+        torch._dynamo.config.cache_size_limit = 64
+        for block in self.model.visual.blocks:
+            block.compile()
+        for decoder in (self.model.language_model, self.model.expert):
+            for layer in decoder.layers:
+                layer.before, layer.after = (torch.compile(layer.before),
+                                             torch.compile(layer.after))
+        window_forward.turn = torch.compile(window_forward.turn)
+
     # -- the run ------------------------------------------------------------------------
 
     def run(self, stop_at: int | None = None) -> dict:
@@ -103,7 +116,8 @@ class Trainer:
         Returns the last validation's figures.  Ctrl-C saves before it ends.
         """
         settings = self.settings
-        first = max(0, self.taken - self.store.capacity)
+        exact = settings.clips_per_step > 0  # else new clips do as well as those of before
+        first = max(0, self.taken - self.store.capacity) if exact else self.taken
         producers = self._producers(settings.clips(self.group.rank), settings.workers, first)
         examiner = Examiner(self) if settings.validation_clips and self.group.is_main else None
         try:
@@ -162,7 +176,7 @@ class Trainer:
         began = previous = time.monotonic()
         meter = Meter(self)
         examined = saved = began
-        while self.progress() < 1 and self.step != stop_at:
+        while self._agree_on_progress() < 1 and self.step != stop_at:
             self._ingest(producers)
             if examiner:
                 examiner.poll()
@@ -174,25 +188,26 @@ class Trainer:
                 meter.write()
             due = (self.step % settings.validate_steps == 0 if settings.validate_steps
                    else now - examined > settings.validate_every)
-            if examiner and due and examiner.ready and self.progress() < 1:
+            if examiner and due and examiner.ready:
                 meter.note(examiner.examine())
                 examined = previous = time.monotonic()
             if now - saved > settings.save_every:
                 self._save({})
                 saved = previous = time.monotonic()
 
-    def progress(self) -> float:
-        """Share of the run that is done."""
+    def _agree_on_progress(self) -> float:
+        """Share of the run that is done; every process must ask for it, and equally often."""
         settings = self.settings
         by_steps = self.step / settings.steps if settings.steps else 0.0
         by_time = self.seconds / (60 * settings.minutes) if settings.minutes else 0.0
-        return self.group.agree(max(by_steps, by_time))
+        self.progress = self.group.agree(max(by_steps, by_time))
+        return self.progress
 
     def rate(self) -> float:
         """Learning rate of the next step: up, flat, down."""
         settings = self.settings
         up = min(1.0, (self.step + 1) / max(settings.warmup_steps, 1))
-        left = (1 - self.progress()) / max(settings.decay_share, 1e-9)
+        left = (1 - self.progress) / max(settings.decay_share, 1e-9)
         return settings.learning_rate * up * max(min(1.0, left), settings.final_rate)
 
     def _ingest(self, producers) -> None:
@@ -218,11 +233,9 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group['lr'] = rate
         batch, rolled = self._draw(drawn)
-        self.model.visual.encode = self.encode  # compiled for this size of batch only
         with self.autocast():
             losses = self.module(batch, widths_of(self.longest), noise, rolled)
         losses['loss'].backward()
-        del self.model.visual.encode
         trained = [p for p in self.model.parameters() if p.requires_grad]
         losses['gradient'] = torch.nn.utils.clip_grad_norm_(trained, settings.clip_norm)
         self.optimiser.step()

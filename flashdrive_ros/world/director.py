@@ -184,7 +184,7 @@ class Director:
             return
         places = rng.uniform(10, self.route.length - 10, MAX_WALKERS)
         for s in np.sort(places):
-            if self.route.junction_at(s) is not None:
+            if any(j.begin - 3 < s < j.end + 3 for j in self.route.junctions):
                 continue
             side, way = rng.choice([-1, 1]), rng.choice([-1, 1])
             d = side * (shape.kerb + rng.uniform(1.0, shape.sidewalk - 0.5))
@@ -233,8 +233,17 @@ class Director:
         self.traffic.step(dt, np.array(obstacles), self.stops(t))
         for person in self.people:
             person.step(dt)
+            if person.crosswalk is None:
+                self._turn_back_at_junction(person)
             if person.crosswalk is not None and abs(person.d) > self.route.shape.kerb + 1.3:
                 person.walking = False
+
+    def _turn_back_at_junction(self, person):
+        """Keep walkers on the sidewalk: no one walks out between the cars of a side street."""
+        for junction in self.route.junctions:
+            if junction.begin - 2 < person.s < junction.end + 2:
+                middle = (junction.begin + junction.end) / 2
+                person.along = float(np.copysign(person.along, person.s - middle))
 
     def _ego_row(self, ego_s, ego_d, ego) -> tuple[float, ...]:
         """Return the ego as an obstacle for the traffic."""

@@ -11,6 +11,7 @@ import torch
 from ...core import images
 from ...core.config import ModelConfig
 from ...core.prompt import build_layout, prompt_text
+from ...core.types import InputError
 from . import tolerances
 from .golden import GoldenDirectory, GoldenError, GoldenFile
 from .report import Report
@@ -31,9 +32,15 @@ def _check_resize_rule(golden: GoldenDirectory, file: GoldenFile, report: Report
     rows = file['rows']
     vision = ModelConfig().vision
     factor = vision.patch_size * vision.spatial_merge_size
-    found = [images.smart_resize(r['h'], r['w'], r.get('factor', factor), r['min_pixels'],
-                                 r['max_pixels']) for r in rows]
-    report.equal(f'resize rule, {len(rows)} sizes', found, [r['out'] for r in rows])
+    found = []
+    for row in rows:
+        try:
+            found.append(images.smart_resize(row['h'], row['w'], row.get('factor', factor),
+                                             row['min_pixels'], row['max_pixels']))
+        except InputError:
+            found.append(None)
+    report.equal(f'resize rule, {len(rows)} sizes', [str(f and list(f)) for f in found],
+                 [str(row.get('out')) for row in rows])
 
 
 def _check_image(golden: GoldenDirectory, file: GoldenFile, report: Report) -> None:

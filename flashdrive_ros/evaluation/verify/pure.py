@@ -1,6 +1,9 @@
 """Pure functions of the released code: one group of comparisons per file of `pure/`."""
 from __future__ import annotations
 
+import re
+from functools import partial
+
 import numpy as np
 import torch
 
@@ -73,11 +76,10 @@ def _check_metrics(file: GoldenFile, report: Report) -> None:
         if name in ('ade', 'ade_3d') or steps:
             report.close(name, ade(predicted, truth, steps, planar=name != 'ade_3d'), file[name],
                          tolerances.METRIC)
-    least = metrics.least_average_displacement
-    groups = {'minade_nosummary_': least(predicted, truth, spread=False),
-              'minade_N1_': least(predicted[:, :1], truth),
-              'minade_3d_': least(predicted, truth, planar=False),
-              'minade_': least(predicted, truth)}
+    least = partial(metrics.least_average_displacement, truth=truth, horizons=_horizons(file))
+    groups = {'minade_nosummary_': least(predicted, spread=False),
+              'minade_N1_': least(predicted[:, :1]),
+              'minade_3d_': least(predicted, planar=False), 'minade_': least(predicted)}
     if 'corner_dims' in file:
         truth_rot = file.tensor('gt_rot')
         rot = file.tensor('pred_rot') if 'pred_rot' in file else \
@@ -95,6 +97,12 @@ def _check_metrics(file: GoldenFile, report: Report) -> None:
     if 'example_script_minade' in file:
         report.close('example_script_minade', ade(predicted, truth)[0, 0].min(),
                      file['example_script_minade'], tolerances.METRIC)
+
+
+def _horizons(file: GoldenFile) -> list[int]:
+    """Steps of 0.1 s that names like `min_ade/by_t=3.0` ask for."""
+    found = {re.search(r'/by_t=([\d.]+)', name) for name in file.names('minade_')} - {None}
+    return sorted({round(10 * float(match.group(1))) for match in found})
 
 
 def _check_flow(golden: GoldenDirectory, file: GoldenFile, report: Report) -> None:
