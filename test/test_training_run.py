@@ -7,6 +7,7 @@ import torch
 from support.tiny_model import write_tiny_checkpoint
 
 from flashdrive_ros.core import checkpoint
+from flashdrive_ros.core.action import fourier_frequencies
 from flashdrive_ros.core.config import CheckpointError, EngineConfig
 from flashdrive_ros.core.engine import Engine
 from flashdrive_ros.training import trainer as trainers
@@ -118,6 +119,12 @@ def test_text_is_joined_to_its_prompt_and_only_the_text_is_learned():
     assert joined.length.tolist() == [5, 3]
     widths = widths_of({'prompt': 90, 'reason': 12, 'question': 3, 'answer': 4})
     assert (widths.plan, widths.question) == (104, 8)
+
+
+def test_the_small_model_can_tell_noise_from_data():
+    """Noise spans some six units; with waves of one unit and less only, nothing is learned."""
+    config, _ = checkpoint.read_config(checkpoint.find('small'))
+    assert fourier_frequencies(config.action, torch.bfloat16).min() < 0.1
 
 
 def test_the_small_model_fits_its_limits():

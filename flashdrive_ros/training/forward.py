@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core import images
-from ..core.attention import causal, runs
+from ..core.attention import runs
 from ..core.model import Alpamayo
 from ..core.prompt import build_layout
 from ..core.rotary import decoder_rotary, rotate
@@ -114,11 +114,16 @@ def as_type(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return room[..., :columns].copy_(mask)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Masked attention; keys are repeated, since fast kernels with a mask know no groups."""
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """
+    Attention with an additive mask, or causal without one.
+
+    Keys are repeated, since not every fast kernel knows groups of heads.
+    """
     groups = q.shape[1] // k.shape[1]
-    return F.scaled_dot_product_attention(q, k.repeat_interleave(groups, 1),
-                                          v.repeat_interleave(groups, 1), attn_mask=mask)
+    return F.scaled_dot_product_attention(
+        q, k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1), attn_mask=mask,
+        is_causal=mask is None)
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype) -> Tensor:
@@ -175,7 +180,7 @@ class WindowAttention:
         """Attention of a run of slots that ends where the keys end."""
         n, m = q.shape[2], k.shape[2]
         if n == m:
-            return causal(q, k, v)
+            return attention(q, k, v, None)
         mask = torch.ones(n, m, dtype=torch.bool, device=q.device).tril(m - n)
         return attention(q, k, v, as_type(aligned(mask), v.dtype))
 

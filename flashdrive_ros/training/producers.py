@@ -209,7 +209,7 @@ class RayProducers:
             raise RuntimeError('clips from a Ray cluster need ray: pip install ray') from None
         self.ray = ray
         if not ray.is_initialized():
-            ray.init(address='auto')
+            ray.init()  # the cluster of RAY_ADDRESS, or this machine
         self.taken, self.limit, self.workers = first_clip, limit, workers
         remote = ray.remote(num_cpus=1)(Turn)
         self.actors = [remote.remote(maker, per_episode, w, workers, first_clip)

@@ -226,7 +226,7 @@ class Trainer:
     def train_step(self) -> dict[str, torch.Tensor]:
         """One step on windows of the store; returns its losses, still on the device."""
         settings = self.settings
-        seed = hash((settings.seed, self.step, self.group.rank)) % 2 ** 62
+        seed = ((settings.seed * 1_000_003 + self.step) * 4099 + self.group.rank) % 2 ** 62
         drawn = torch.Generator().manual_seed(seed)
         noise = torch.Generator(self.device).manual_seed(seed)
         rate = self.rate()
