@@ -11,8 +11,8 @@ from flashdrive_ros.training.parallel import Workgroup
 
 OPTIONS = {
     'steps': 2, 'batch': 2, 'warmup-steps': 1, 'image': '96x64', 'clip-frames': 6,
-    'log-every': 1, 'clips-per-episode': 2, 'episode-seconds': 12, 'first-clips': 1,
-    'store-gib': 0.01, 'device': 'cpu', 'validation-clips': 0, 'draws': 2}
+    'validation-frames': 6, 'log-every': 1, 'clips-per-episode': 2, 'episode-seconds': 12,
+    'first-clips': 1, 'store-gib': 0.01, 'device': 'cpu', 'validation-clips': 0, 'draws': 2}
 
 
 @pytest.mark.slow

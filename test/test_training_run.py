@@ -30,8 +30,8 @@ def settings(tmp_path_factory):
     return TrainSettings(
         model=str(write_tiny_checkpoint(folder / 'model')), out=str(folder / 'out'), steps=4,
         batch=4, learning_rate=3e-3, warmup_steps=1, image='96x64', clip_frames=6,
-        clips_per_episode=2, episode_seconds=12.0, first_clips=2, store_gib=0.01, device='cpu',
-        validation_clips=0, log_every=1, draws=2)
+        validation_frames=6, clips_per_episode=2, episode_seconds=12.0, first_clips=2,
+        store_gib=0.01, device='cpu', validation_clips=0, log_every=1, draws=2)
 
 
 def parameters(trainer):

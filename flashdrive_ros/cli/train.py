@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     measure = tasks.add_parser('measure', help='how fast clips are made, and how big they are')
     measure.add_argument('--workers', type=int, default=2, help='processes')
     measure.add_argument('--seconds', type=float, default=20.0, help='how long to measure')
-    measure.add_argument('--clip-frames', type=int, default=10, help='frames of a clip')
+    measure.add_argument('--clip-frames', type=int, default=4, help='frames of a clip')
     measure.add_argument('--model', default='small', help='checkpoint with the vocabulary')
     benchmark = tasks.add_parser('benchmark', help='how fast steps are, by size of the batch')
     benchmark.add_argument('--batch', nargs='+', type=int, default=[4], help='windows per step')

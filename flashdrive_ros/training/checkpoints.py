@@ -26,17 +26,20 @@ from .initialise import initialise
 FITTED = ('accel_mean', 'accel_std', 'curvature_mean', 'curvature_std')
 
 
-def load_model(name: str, device: torch.device, seed: int) -> tuple[Alpamayo, Tokenizer, bool]:
+def load_model(name: str, device: torch.device, seed: int,
+               fresh: bool = False) -> tuple[Alpamayo, Tokenizer, bool]:
     """
     Model in float32 to train from the checkpoint `name`, its tokenizer, whether it has weights.
 
-    Without weights (or with those of `random_weights_seed`) it is initialised.
+    Without weights (or with those of `random_weights_seed`), and when it shall
+    be `fresh`, it is initialised.
     """
     directory = checkpoint.find(name)
     config, tokenizer_file = checkpoint.read_config(directory)
     tokenizer = Tokenizer.from_file(tokenizer_file, config)
     model = Alpamayo(config).to(device)
     has_weights = config.random_weights_seed is None and any(directory.glob('*.safetensors'))
+    has_weights = has_weights and not fresh
     if has_weights:
         checkpoint.fill(model, directory)
     else:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..core.ego import HISTORY_POSES
 from ..world.cameras import default_rig
+from ..world.expert import Cause
 from ..world.navigation import navigation_text
 from ..world.reason import action_of
 from ..world.scenario import EVENTS
@@ -31,6 +32,7 @@ EVENT_BOOST = {'cut_in': 2.0, 'light': 1.6, 'pedestrian': 1.4, 'free': 0.7, 'fol
 """How much more often a kind of scenario is drawn for training than in the world itself."""
 CAUSE_BOOST = {'cut_in': 4.0, 'yellow_light': 4.0, 'lead_stopped': 1.5, 'pedestrian': 1.5}
 """How much more often clips of rare causes are chosen, others counting once."""
+SPACING = 6
 AFTERMATH = 10
 """Ticks after the last waypoint in which nothing may have gone wrong either."""
 
@@ -40,8 +42,9 @@ class EpisodeConfig:
     """
     How episodes are driven, and the size of the images.
 
-    `push_every_s` is the mean time between two pushes (0: none); they last about
-    `push_s`.  `balanced` draws eventful scenarios more often than the world does.
+    `push_every_s` is the mean time from one push to the next (0: none), long
+    enough for a future without one; they last about `push_s`.  `balanced`
+    draws eventful scenarios more often than the world does.
     """
 
     width: int = 320
@@ -51,7 +54,7 @@ class EpisodeConfig:
     push_every_s: float = 9.0
     push_s: float = 1.0
     push_side_m: float = 0.7
-    push_acceleration: float = 1.5
+    push_acceleration: float = 2.0
     jitter_cameras: float = 0.5
     balanced: bool = True
 
@@ -63,12 +66,16 @@ class Moment:
     pose: tuple[float, float, float]
     speed: float
     things: tuple
-    cause: str
-    kind: tuple[str, int]
+    because: Cause
     text: str
     navigation: str
     pushed: bool
     failed: bool
+
+    @property
+    def kind(self) -> tuple[str, int]:
+        """What it is a case of: the cause, and what is done about it."""
+        return self.because.name, action_of(self.because)
 
 
 @dataclass(frozen=True)
@@ -139,11 +146,10 @@ def _draw_event(rng: np.random.Generator) -> str:
 
 
 def _moment(world: World, pushed: bool, failed: bool) -> Moment:
-    cause = world.decision.cause
     return Moment(
         pose=world.state.pose, speed=world.state.speed,
-        things=tuple(things_of(world.director, world.time)), cause=cause.name,
-        kind=(cause.name, action_of(cause)), text=world.text,
+        things=tuple(things_of(world.director, world.time)), because=world.decision.cause,
+        text=world.text,
         navigation=navigation_text(world.route, world.s, world.scenario.speed_limit),
         pushed=pushed, failed=failed)
 
@@ -154,6 +160,7 @@ class Pushes:
     def __init__(self, config: EpisodeConfig, rng: np.random.Generator):
         self.config, self.rng = config, rng
         self.ticks_left = 0
+        self.next_s = 1.6 + rng.uniform(0, 0.6) * config.push_every_s
         self.curvature = self.acceleration = 0.0
 
     def begin_tick(self, world: World) -> bool:
@@ -161,8 +168,9 @@ class Pushes:
         every = self.config.push_every_s
         if self.ticks_left:
             self.ticks_left -= 1
-        elif every and self.rng.random() < TICK_S / every and world.time > 1.5:
+        elif every and world.time >= self.next_s:
             self._draw(world)
+            self.next_s = world.time + every * self.rng.uniform(0.85, 1.25)
         return self.ticks_left > 0
 
     def _draw(self, world: World) -> None:
@@ -189,8 +197,8 @@ def choose(episode: Episode, count: int, frames: int, window: int,
     """
     First ticks of up to `count` clips of `frames` frames, rare situations as often as others.
 
-    All windows of `window` frames in a clip are learnable.  Clips overlap by
-    less than half.
+    All windows of `window` frames in a clip are learnable.  Clips lie `SPACING`
+    ticks apart at least, and overlap by less than half.
     """
     good = episode.learnable()
     inside = frames - window + 1
@@ -206,5 +214,5 @@ def choose(episode: Episode, count: int, frames: int, window: int,
     while len(chosen) < count and weight.sum() > 0:
         first = int(rng.choice(starts, p=weight / weight.sum()))
         chosen.append(first)
-        weight = np.where(np.abs(starts - first) <= frames // 2, 0.0, weight)
+        weight = np.where(np.abs(starts - first) < max(SPACING, frames // 2 + 1), 0.0, weight)
     return chosen

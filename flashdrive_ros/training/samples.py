@@ -22,7 +22,7 @@ from ..core.prompt import build_layout
 from ..core.tokenizer import Tokenizer
 from ..core.trajectory_tokens import history_token_ids
 from ..world.boxes import boxes_2d
-from ..world.reason import CAUSES
+from ..world.reason import CAUSES, describe
 from . import questions
 from .episodes import (
     FUTURE,
@@ -35,6 +35,8 @@ from .episodes import (
 )
 
 ALIGN = 64
+WORDINGS = 4
+"""Of the reasoning; which one is learned is drawn anew every time."""
 JPEG_SHARE = 0.5
 JPEG_QUALITY = (60, 95)
 PHYSICAL = {'accel_mean': 0.0, 'accel_std': 1.0, 'curvature_mean': 0.0, 'curvature_std': 1.0}
@@ -50,8 +52,8 @@ class ClipConfig:
     """
 
     seed: int = 0
-    frames: int = 10
-    clips_per_episode: int = 14
+    frames: int = 4
+    clips_per_episode: int = 20
     prompt_tokens: int = 112
     reason_tokens: int = 32
     question_tokens: int = 88
@@ -107,8 +109,8 @@ def clip_fields(clip: ClipConfig, model: ModelConfig, cameras: int) -> dict[str,
         'images': Field((clip.frames, cameras, height, width, 3), 'uint8'),
         'prompt_ids': Field((windows, clip.prompt_tokens), 'int32'),
         'prompt_length': Field((windows,), 'int32'),
-        'reason_ids': Field((windows, clip.reason_tokens), 'int32'),
-        'reason_length': Field((windows,), 'int32'),
+        'reason_ids': Field((windows, WORDINGS, clip.reason_tokens), 'int32'),
+        'reason_length': Field((windows, WORDINGS), 'int32'),
         'question_ids': Field((windows, clip.question_tokens), 'int32'),
         'question_length': Field((windows,), 'int32'),
         'answer_ids': Field((windows, clip.answer_tokens), 'int32'),
@@ -172,13 +174,13 @@ class ClipMaker:
             if frame >= self.window - 1:
                 self._ask(arrays, frame - self.window + 1, episode, start + frame, ids, rng)
         for w, tick in enumerate(ticks):
-            self._tell(arrays, w, episode, tick, silent)
+            self._tell(arrays, w, episode, tick, silent, rng)
         self._drive(arrays, episode, ticks)
         arrays['identity'][:] = identity
         return arrays
 
-    def _tell(self, arrays, w: int, episode: Episode, tick: int, silent: bool) -> None:
-        """Prompt and reasoning of a window."""
+    def _tell(self, arrays, w: int, episode: Episode, tick: int, silent: bool, rng) -> None:
+        """Prompt of a window, and its reasoning in several wordings, the world's own first."""
         moment = episode.moments[tick]
         navigation = moment.navigation
         if silent and 'Turn' not in navigation:
@@ -189,10 +191,12 @@ class ClipMaker:
         ids = ids.copy()
         ids[begin:end] = history_token_ids(xyz, self.model.prompt)
         _fill(arrays, 'prompt', w, ids)
-        end_of_reason = '<|cot_end|><|traj_future_start|>'
-        _fill(arrays, 'reason', w, self.tokenizer.encode(moment.text + end_of_reason))
+        for k in range(WORDINGS):
+            text = describe(moment.because, rng) if k else moment.text
+            ids = self.tokenizer.encode(text + '<|cot_end|><|traj_future_start|>')
+            _fill(arrays, 'reason', (w, k), ids)
         arrays['history'][w] = history
-        arrays['cause'][w] = CAUSES.index(moment.cause)
+        arrays['cause'][w] = CAUSES.index(moment.because.name)
 
     def _ask(self, arrays, w: int, episode: Episode, tick: int, ids, rng) -> None:
         """A question about a window, and its answer."""
@@ -234,11 +238,11 @@ class _Boxes(dict):
         return super().get(camera, default)
 
 
-def _fill(arrays, name: str, w: int, ids) -> None:
-    room = arrays[f'{name}_ids'].shape[1]
+def _fill(arrays, name: str, w, ids) -> None:
+    room = arrays[f'{name}_ids'].shape[-1]
     if len(ids) > room:
         raise RuntimeError(f'{name} has {len(ids)} tokens, ClipConfig has room for {room}')
-    arrays[f'{name}_ids'][w, :len(ids)] = ids
+    arrays[f'{name}_ids'][w][:len(ids)] = ids
     arrays[f'{name}_length'][w] = len(ids)
 
 

@@ -24,6 +24,7 @@ class TrainSettings:
     stage: str = _setting('full', f'what is trained: {", ".join(STAGES)}')
     model: str = _setting('small', 'checkpoint to begin from: a name or a directory; without '
                                    'weights it begins from random ones')
+    fresh: bool = _setting(False, 'begin from random weights whatever the checkpoint has')
     out: str = _setting('out/train', 'folder for checkpoint, state, log and curves')
     steps: int = _setting(0, 'number of steps; 0: no limit')
     minutes: float = _setting(0.0, 'time for training, waiting for the first clips left out; '
@@ -43,8 +44,10 @@ class TrainSettings:
     workers: int = _setting(0, 'processes that draw clips; 0: draw in this process')
     ray_workers: int = _setting(0, 'the same as tasks on a Ray cluster instead')
     image: str = _setting('320x180', 'width x height of the cameras')
-    clip_frames: int = _setting(10, 'frames of a clip; streaming stages need 19')
-    clips_per_episode: int = _setting(14, 'clips drawn of one episode')
+    clip_frames: int = _setting(4, 'frames of a clip: the more, the more windows that are alike; '
+                                   'streaming stages need 19')
+    clips_per_episode: int = _setting(20, 'clips drawn of one episode')
+    augment: float = _setting(1.0, 'how much colours and grain change each time; 0: not')
     episode_seconds: float = _setting(45.0, 'length of an episode')
     store_gib: float = _setting(2.0, 'memory for clips on the training device')
     first_clips: int = _setting(64, 'clips that must be there before the first step')
@@ -56,6 +59,7 @@ class TrainSettings:
     device: str = _setting('auto', 'device to train on')
     seed: int = _setting(0, 'seed of weights, clips and noise')
     validation_clips: int = _setting(128, 'held-out clips; 0: no validation')
+    validation_frames: int = _setting(19, 'frames of a held-out clip; its last window counts')
     validation_workers: int = _setting(2, 'processes that draw them; 0: draw in this process')
     validate_every: float = _setting(90.0, 'seconds between validations (there is one at the end)')
     validate_steps: int = _setting(0, 'steps between validations instead')
@@ -124,7 +128,7 @@ class TrainSettings:
         base = self.clips()
         return dataclasses.replace(
             base, seed=0, validation=True, silent_share=0.0, clips_per_episode=4,
-            frames=max(base.frames, 19 if self.clip_frames >= 10 else base.frames),
+            frames=self.validation_frames,
             episode=dataclasses.replace(base.episode, push_every_s=0.0, jitter_cameras=0.0,
                                         balanced=False))
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core import images
 from ..core.config import ModelConfig
-from .samples import Field, SlotLayout
+from .samples import WORDINGS, Field, SlotLayout
 
 
 @dataclass(frozen=True)
@@ -128,24 +128,32 @@ class ClipStore:
         self.at = (self.at + 1) % self.capacity
         self.filled = min(self.filled + 1, self.capacity)
 
-    def batch(self, clips: Tensor, windows: Tensor) -> Batch:
-        """Windows `windows` [B] of the clips in places `clips` [B]."""
+    def batch(self, clips: Tensor, windows: Tensor, wording: Tensor | None = None) -> Batch:
+        """Windows `windows` [B] of the clips in places `clips` [B]; the world's own wording."""
         frames = windows[:, None] + torch.arange(self.frames, device=self.device)
         pictures = self.images[clips[:, None], frames].transpose(1, 2)
         names = [n for n in Batch.__dataclass_fields__ if n != 'images']
-        return Batch(pictures, *(self.arrays[name][clips, windows] for name in names))
+        chosen = torch.zeros_like(clips) if wording is None else wording
+        return Batch(pictures, *(
+            self.arrays[name][(clips, windows, chosen)[:2 + name.startswith('reason')]]
+            for name in names))
 
     def sample(self, count: int, generator: torch.Generator) -> Batch:
         """Draw `count` windows at random; `generator` lives on the CPU."""
         clips = torch.randint(self.filled, (count,), generator=generator).to(self.device)
         windows = torch.randint(self.windows, (count,), generator=generator).to(self.device)
-        return self.batch(clips, windows)
+        return self.batch(clips, windows, self._wording(count, generator))
 
     def rollouts(self, count: int, length: int, generator: torch.Generator) -> list[Batch]:
         """Draw `count` runs of `length` windows that follow each other, oldest window first."""
         clips = torch.randint(self.filled, (count,), generator=generator).to(self.device)
         first = torch.randint(self.windows - length + 1, (count,), generator=generator)
-        return [self.batch(clips, first.to(self.device) + step) for step in range(length)]
+        wording = self._wording(count, generator)
+        return [self.batch(clips, first.to(self.device) + step, wording)
+                for step in range(length)]
+
+    def _wording(self, count: int, generator: torch.Generator) -> Tensor:
+        return torch.randint(WORDINGS, (count,), generator=generator).to(self.device)
 
 
 def _torch_type(name: str) -> torch.dtype:

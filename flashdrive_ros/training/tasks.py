@@ -60,7 +60,8 @@ def benchmark(args: argparse.Namespace) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 trainer = Trainer(TrainSettings(
                     model=args.model, out=folder, steps=1000, batch=batch, device=args.device,
-                    store_gib=0.05, clips_per_episode=1, validation_clips=0, compile=compiled))
+                    store_gib=0.05, clips_per_episode=1, validation_clips=0, clip_frames=5,
+                    compile=compiled))
             clip = make_maker(args.model, trainer.settings.clips()).clips(0)
             trainer.add(next(clip))
             for _ in range(2):

@@ -9,11 +9,10 @@ clips that were in it.
 """
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -25,19 +24,20 @@ from ..core.config import CheckpointError
 from ..core.tokenizer import Tokenizer
 from . import checkpoints, curves
 from . import forward as window_forward
+from .augment import Light
 from .forward import Geometry
 from .initialise import fit_actions
 from .losses import DrivingLoss, widths_of
+from .monitors import Examiner, Meter
 from .parallel import Workgroup
 from .producers import InProcess, Producers, RayProducers
 from .samples import ClipConfig, ClipMaker, clip_fields
 from .settings import TrainSettings
 from .store import Batch, ClipStore
-from .validation import ValidationConfig, validate
 
 log = logging.getLogger(__name__)
 CAMERAS = (0, 1, 2, 6)
-CLIPS_AT_A_TIME = 16
+CLIPS_AT_A_TIME = 64
 """New clips taken at most between two steps."""
 EXPERT = ('expert.', 'action_in_proj.', 'action_out_proj.')
 TEXTS = ('prompt', 'reason', 'question', 'answer')
@@ -46,17 +46,19 @@ TEXTS = ('prompt', 'reason', 'question', 'answer')
 class Trainer:
     """One training run."""
 
+    cameras = CAMERAS
+
     def __init__(self, settings: TrainSettings):
         self.settings, self.out = settings, Path(settings.out)
         self.out.mkdir(parents=True, exist_ok=True)
         self.group = Workgroup(settings.device)
         self.device = self.group.device or resolve_device(settings.device, 'float32')[0]
         model, self.tokenizer, self.has_weights = checkpoints.load_model(
-            settings.model, self.device, settings.seed)
+            settings.model, self.device, settings.seed, settings.fresh)
         self.model = model
         clips = settings.clips(self.group.rank)
         self.fields = clip_fields(clips, model.config, len(CAMERAS))
-        self.store = self._store(self.fields, settings.store_gib)
+        self.store = self.make_store(self.fields, settings.store_gib)
         if settings.streaming and self.store.windows < settings.rollout_range[1]:
             raise ValueError(f'rollouts of {settings.rollout_range[1]} windows need --clip-frames '
                              f'{settings.rollout_range[1] + self.store.frames - 1}')
@@ -74,7 +76,8 @@ class Trainer:
         if settings.compile:
             self._compile()
 
-    def _store(self, fields, gib: float) -> ClipStore:
+    def make_store(self, fields, gib: float) -> ClipStore:
+        """Room for clips in the memory of the device."""
         each = ClipStore.clip_bytes(fields, self.model.config)
         capacity = max(int(gib * 2 ** 30 / each), 1)
         return ClipStore(fields, self.model.config, capacity, self.device)
@@ -118,7 +121,7 @@ class Trainer:
         settings = self.settings
         exact = settings.clips_per_step > 0  # else new clips do as well as those of before
         first = max(0, self.taken - self.store.capacity) if exact else self.taken
-        producers = self._producers(settings.clips(self.group.rank), settings.workers, first)
+        producers = self.make_producers(settings.clips(self.group.rank), settings.workers, first)
         examiner = Examiner(self) if settings.validation_clips and self.group.is_main else None
         try:
             self._fill(producers, first)
@@ -137,8 +140,9 @@ class Trainer:
             if examiner:
                 examiner.close()
 
-    def _producers(self, clips: ClipConfig, workers: int, first: int = 0,
+    def make_producers(self, clips: ClipConfig, workers: int, first: int = 0,
                    limit: int | None = None):
+        """Clips from processes, from a Ray cluster or from this process."""
         maker = partial(make_maker, self.settings.model, clips)
         each = clips.clips_per_episode
         if self.settings.ray_workers:
@@ -233,6 +237,10 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group['lr'] = rate
         batch, rolled = self._draw(drawn)
+        if settings.augment:
+            light = Light.draw(len(batch), len(CAMERAS), settings.augment, noise)
+            batch, *rolled = (replace(b, images=light.on(b.images, noise))
+                              for b in (batch, *rolled))
         with self.autocast():
             losses = self.module(batch, widths_of(self.longest), noise, rolled)
         losses['loss'].backward()
@@ -260,7 +268,7 @@ class Trainer:
         settings = self.settings
         training = {'stage': settings.stage, 'steps': self.step, 'seed': settings.seed,
                     'windows': self.step * settings.batch * self.group.size,
-                    'clips': self.taken, 'minutes': round(self.seconds / 60, 2),
+                    'clips': self.taken * self.group.size, 'minutes': round(self.seconds / 60, 2),
                     'from': settings.model, 'validation': figures}
         checkpoints.export(self.model, self.averaged.by_name(), settings.model,
                            self.out / 'checkpoint', training, settings.shard_mib)
@@ -291,101 +299,3 @@ def make_maker(model: str, clips: ClipConfig) -> ClipMaker:
     """Clip maker for the model's vocabulary; what a worker process begins with."""
     config, tokenizer_file = checkpoint.read_config(checkpoint.find(model))
     return ClipMaker(clips, config, Tokenizer.from_file(tokenizer_file, config), CAMERAS)
-
-
-class Examiner:
-    """Collects held-out clips while training goes on; examines the averaged weights on them."""
-
-    def __init__(self, trainer: Trainer):
-        settings = trainer.settings
-        self.trainer, clips = trainer, settings.validation()
-        fields = clip_fields(clips, trainer.model.config, len(CAMERAS))
-        each = ClipStore.clip_bytes(fields, trainer.model.config)
-        self.wanted = settings.validation_clips
-        self.store = trainer._store(fields, (self.wanted + 0.5) * each / 2 ** 30)
-        self.producers = trainer._producers(clips, settings.validation_workers,
-                                            limit=self.wanted)
-
-    @property
-    def ready(self) -> bool:
-        """Whether all clips are there."""
-        return self.store.filled == self.wanted
-
-    def poll(self) -> None:
-        """Take in a clip if there is one."""
-        if self.ready or isinstance(self.producers, InProcess):
-            return
-        clip = self.producers.take(wait=False)
-        if clip is not None:
-            self.store.add(clip)
-
-    def examine(self) -> dict[str, float]:
-        """Figures of the averaged weights; waits for clips that are still missing."""
-        while not self.ready:
-            self.store.add(self.producers.take())
-        trainer = self.trainer
-        streaming = trainer.settings.streaming
-        length = self.store.windows if streaming else 1
-        last = self.store.windows - 1
-        everything = torch.arange(self.store.filled, device=trainer.device)
-        *rolled, batch = [self.store.batch(everything, torch.full_like(everything, last - k))
-                          for k in reversed(range(length))]
-        trainer.averaged.swap()
-        began = time.monotonic()
-        try:
-            with trainer.autocast():
-                figures = validate(trainer.model, trainer.geometry, trainer.tokenizer, batch,
-                                   ValidationConfig(), rolled=tuple(rolled))
-        finally:
-            trainer.averaged.swap()
-        figures['validation_seconds'] = time.monotonic() - began
-        log.info('step %d  minADE1 %.2f m  minADE6 %.2f m  (constant velocity %.2f m)  cause '
-                 'right %.0f %%', trainer.step, figures['minADE1'], figures['minADE6'],
-                 figures['constant_velocity'], 100 * figures['cause_right'])
-        return figures
-
-    def close(self) -> None:
-        """End the workers."""
-        self.producers.close()
-
-
-class Meter:
-    """Means over the steps since the last line, written to the log."""
-
-    def __init__(self, trainer: Trainer):
-        self.trainer, self.path = trainer, trainer.out / 'log.jsonl'
-        self._begin()
-
-    def _begin(self) -> None:
-        self.sums: dict[str, torch.Tensor] = {}
-        self.count, self.began, self.clips = 0, time.monotonic(), self.trainer.taken
-
-    def add(self, losses: dict[str, torch.Tensor]) -> None:
-        """Take in the losses of a step, without waiting for the device."""
-        self.count += 1
-        for name, value in losses.items():
-            self.sums[name] = self.sums.get(name, 0) + value.detach().float()
-
-    def write(self) -> None:
-        """Write the means."""
-        trainer = self.trainer
-        means = {name: float(value) / self.count for name, value in self.sums.items()}
-        lasted = time.monotonic() - self.began
-        batch = trainer.settings.batch * trainer.group.size
-        line = {'step': trainer.step, 'minutes': trainer.seconds / 60, 'rate': trainer.rate(),
-                **means, 'windows_per_s': self.count * batch / lasted,
-                'clips_per_s': (trainer.taken - self.clips) / lasted, 'clips': trainer.taken}
-        self.note(line)
-        if trainer.group.is_main:
-            log.info('step %d  %.1f min  loss %.3f  action %.3f  reason %.3f (%.0f %%)  answer '
-                     '%.3f (%.0f %%)  %.0f windows/s  %.1f clips/s', trainer.step,
-                     line['minutes'], means['loss'], means['action'], means['reason'],
-                     100 * means['reason_right'], means['answer'], 100 * means['answer_right'],
-                     line['windows_per_s'], line['clips_per_s'])
-        self._begin()
-
-    def note(self, figures: dict) -> None:
-        """Append a line to the log file."""
-        if self.trainer.group.is_main:
-            with self.path.open('a', encoding='utf-8') as file:
-                file.write(json.dumps({'step': self.trainer.step, **figures}) + '\n')
