@@ -33,6 +33,8 @@ EVENT_BOOST = {'cut_in': 2.0, 'light': 1.6, 'pedestrian': 1.4, 'free': 0.7, 'fol
 CAUSE_BOOST = {'cut_in': 4.0, 'yellow_light': 4.0, 'lead_stopped': 1.5, 'pedestrian': 1.5}
 """How much more often clips of rare causes are chosen, others counting once."""
 SPACING = 6
+RECOVERY = 15
+"""Ticks after a push that count as recovering from it."""
 AFTERMATH = 10
 """Ticks after the last waypoint in which nothing may have gone wrong either."""
 
@@ -51,7 +53,7 @@ class EpisodeConfig:
     height: int = 180
     seconds: float = 45.0
     route_length: float = 1000.0
-    push_every_s: float = 9.0
+    push_every_s: float = 13.0
     push_s: float = 1.0
     push_side_m: float = 0.7
     push_acceleration: float = 2.0
@@ -197,8 +199,8 @@ def choose(episode: Episode, count: int, frames: int, window: int,
     """
     First ticks of up to `count` clips of `frames` frames, rare situations as often as others.
 
-    All windows of `window` frames in a clip are learnable.  Clips lie `SPACING`
-    ticks apart at least, and overlap by less than half.
+    All windows of `window` frames in a clip are learnable.  Clips begin `SPACING`
+    ticks apart, or half of that where there are few, and overlap by less than half.
     """
     good = episode.learnable()
     inside = frames - window + 1
@@ -208,11 +210,16 @@ def choose(episode: Episode, count: int, frames: int, window: int,
     kinds = [episode.moments[s + frames - 1].kind for s in starts]
     share = {kind: kinds.count(kind) for kind in set(kinds)}
     weight = np.array([CAUSE_BOOST.get(kind[0], 1.0) / share[kind] for kind in kinds])
-    after_push = np.array([any(m.pushed for m in episode.moments[s:s + frames]) for s in starts])
-    weight = np.where(after_push, 1.5 * weight, weight) if len(starts) else weight
+    pushed = np.array([m.pushed for m in episode.moments])
+    recovers = [pushed[max(s + frames - RECOVERY, 0):s + frames].any() for s in starts]
+    weight = np.where(recovers, 2 * weight, weight)
     chosen: list[int] = []
-    while len(chosen) < count and weight.sum() > 0:
-        first = int(rng.choice(starts, p=weight / weight.sum()))
-        chosen.append(first)
-        weight = np.where(np.abs(starts - first) < max(SPACING, frames // 2 + 1), 0.0, weight)
+    for apart in (SPACING, SPACING // 2):
+        apart = max(apart, frames // 2 + 1)
+        while len(chosen) < count:
+            far = [all(abs(s - c) >= apart for c in chosen) for s in starts]
+            share = np.where(far, weight, 0.0)
+            if not share.any():
+                break
+            chosen.append(int(rng.choice(starts, p=share / share.sum())))
     return chosen
