@@ -51,6 +51,7 @@ class Listener:
         self._listen(msg.VisualPrimitiveArray, 'world/boxes', keep)
         for topic in ('world/cause', 'world/control', 'route_text'):
             self._listen(String, topic, qos.LATCHED)
+        self._listen(String, 'nav_text', keep)
         self.plans = self.node.create_publisher(msg.DrivePlan, 'drive/plan', qos.PLAN)
         self.trajectories = self.node.create_publisher(
             msg.PlannedTrajectory, 'drive/trajectory', qos.PLAN)
@@ -144,7 +145,7 @@ def arc(speed, curvature, acceleration=0.0, n=64):
 
 
 def test_topics_rates_and_content(listen):
-    run = listen(seed=4, scenario='follow', duration_s=2.0)
+    run = listen(seed=4, scenario='follow', duration_s=2.0, route_text='Continue straight')
     run.finished()
     images = [run.stamps(f'camera/{name}/image_raw') for name in CAMERAS]
     assert len(images[0]) == 20 and set(np.diff(images[0])) == {100 * MS}
@@ -154,6 +155,7 @@ def test_topics_rates_and_content(listen):
     assert run.stamps('world/boxes') == images[0]
     assert all(run.heard['world/boxes'][k].header.frame_id == 'base_link' for k in (0, -1))
     assert run.heard['route_text'][0].data == 'Continue straight'
+    assert len(run.heard['nav_text']) == 20 and run.heard['nav_text'][0].data.startswith('Limit ')
     assert run.heard['world/control'][-1].data == 'expert: no plan yet'
     assert ' because ' in run.heard['world/cause'][-1].data
     for camera in default_rig().values():

@@ -29,6 +29,7 @@ from flashdrive_ros import msg
 
 from ..core.types import GRID_NS, NANOSECONDS
 from ..world import EVENTS, Trajectory, World, default_rig
+from ..world.navigation import navigation_text
 from ..world.vehicle import from_map, to_map
 from . import qos
 from . import world_messages as convert
@@ -71,7 +72,7 @@ PARAMETERS = (
     ParameterSpec('wait_s', 'float', 30.0, 'begin without them after this time', 0.0, 1e6),
     ParameterSpec('base_frame', 'string', 'base_link', 'frame of the car and of its plans'),
     ParameterSpec('odom_frame', 'string', 'odom', 'frame of the odometry'),
-    ParameterSpec('route_text', 'string', 'Continue straight', 'published once, latched'),
+    ParameterSpec('route_text', 'string', '', 'published once, latched; empty: not at all'),
 )
 
 
@@ -122,8 +123,10 @@ class WorldNode(Node):
         self._cause = make(String, 'world/cause', qos.LATCHED)
         self._control = make(String, 'world/control', qos.LATCHED)
         self._clock_output = make(Clock, '/clock', 10) if p['publish_clock'] else None
+        self._nav_text = make(String, 'nav_text', qos.TEXT)
         self._route_text = make(String, 'route_text', qos.LATCHED)
-        self._route_text.publish(String(data=p['route_text']))
+        if p['route_text']:
+            self._route_text.publish(String(data=p['route_text']))
         if TFMessage is None:
             self.get_logger().info('tf2_msgs is not installed: no /tf, no /tf_static')
             self._tf = self._tf_static = None
@@ -203,7 +206,10 @@ class WorldNode(Node):
             self._publish_images(now)
 
     def _publish_images(self, now):
-        seen = self.world.observe()
+        world = self.world
+        self._nav_text.publish(String(data=navigation_text(
+            world.route, world.s, world.scenario.speed_limit)))
+        seen = world.observe()
         for i, image in seen.images.items():
             header = Header(stamp=now, frame_id=self.rig[i].frame_id)
             if i in self._images:
