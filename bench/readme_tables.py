@@ -25,7 +25,7 @@ def streaming_cpu(data: dict) -> list[str]:
     return ['| step | images encoded | slots computed | encode ms | prefill ms | times as fast | '
             'path off by, m |', '|---|---|---|---|---|---|---|', *rows, '',
             f'Small model ({"trained" if data["trained"] else "untrained"}), '
-            f'{data["windows"]} windows, {data["hardware"]["threads_used"]} thread of a '
+            f'{data["windows"]} windows, {data["hardware"]["threads"]} thread of a '
             f'{data["hardware"]["cores"]}-core CPU, float32. "released": no memory, as the public '
             'code does; "full": features of older frames remembered, the whole prompt computed. '
             'The last column is the mean distance from the full step\'s path, same noise: what '
@@ -64,7 +64,7 @@ def section(name: str) -> str:
     data = json.loads(path.read_text(encoding='utf-8'))
     lines = [*TABLES[name](data), '',
              f'<sub>[`{path.relative_to(ROOT)}`]({path.relative_to(ROOT)}), commit '
-             f'{data["commit"]}: `{data["command"]}`</sub>']
+             f'{data["commit"][:9]}: `{data["command"]}`</sub>']
     return '\n'.join(lines)
 
 
