@@ -117,21 +117,72 @@ def test_a_bags_cameras_are_those_of_the_drive(tmp_path):
     assert drive.values == {'camera_ids': [1, 6], 'image_transport': 'compressed'}
 
 
-def test_a_drive_replaces_its_own_results_and_nothing_else(tmp_path):
-    folder = DriveFolder(tmp_path / 'out')
+def prepare(path):
+    folder = DriveFolder(path)
     folder.prepare()
-    write_recording(folder.bag, ticks=1)
+    folder.release()
+    return folder
+
+
+@pytest.mark.parametrize('storage', ['mcap', 'sqlite3'])
+def test_a_drive_replaces_its_own_results_and_nothing_else(tmp_path, storage):
+    folder = prepare(tmp_path / 'out')
+    write_recording(folder.bag, ticks=1, storage=storage)
     folder.summary.write_text('{}')
-    (folder.path / 'notes.txt').write_text('mine')
+    for kept in (folder.path / 'notes.txt', folder.logs / 'mine.log'):
+        kept.write_text('mine')
     assert find_bag(folder.path) == folder.bag
-    folder.prepare()
+    prepare(folder.path)
     assert not folder.bag.exists() and not folder.summary.exists()
     assert (folder.path / 'notes.txt').read_text() == 'mine'
+    assert (folder.logs / 'mine.log').read_text() == 'mine'
     folder.bag.mkdir()
     (folder.bag / 'data').write_text('not a bag')
-    with pytest.raises(UserError, match='is there and not from a drive'):
-        folder.prepare()
+    with pytest.raises(UserError, match='data is there and not from a drive'):
+        prepare(folder.path)
     assert (folder.bag / 'data').exists()
+
+
+@pytest.mark.parametrize('name', ['log', 'parameters', 'bag'])
+def test_a_folder_that_no_drive_made_is_left_alone(tmp_path, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'drive.log').write_text('mine')
+    with pytest.raises(UserError, match='not from a drive; choose another --out'):
+        prepare(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name / 'drive.log').read_text() == 'mine'
+
+
+def test_a_folder_that_a_drive_is_writing_to_is_refused(tmp_path):
+    first = DriveFolder(tmp_path)
+    first.prepare()
+    with pytest.raises(UserError, match='another drive is writing there'):
+        prepare(tmp_path)
+    first.release()
+    prepare(tmp_path)
+
+
+@pytest.mark.parametrize('kind', ['bag', 'video'])
+def test_a_source_that_the_drive_would_replace_is_refused_and_kept(tmp_path, kind):
+    folder = prepare(tmp_path)
+    if kind == 'bag':
+        path = write_recording(folder.bag, ticks=1)
+    else:
+        path = folder.video
+        path.write_bytes(VIDEO.read_bytes())
+    result = run('drive', '--source', f'{kind}:{path}', '--out', tmp_path)
+    assert result.returncode == 1
+    assert 'choose another --out' in result.stderr and 'Traceback' not in result.stderr
+    assert path.exists() and (kind != 'bag' or (path / 'bag.mcap').stat().st_size)
+
+
+def test_wrong_arguments_leave_everything_as_it_was(tmp_path):
+    folder = prepare(tmp_path / 'out')
+    folder.summary.write_text('{}')
+    for wrong in (['--source', '/none'], ['--params-file', '/none'], ['--set', 'car.x=1']):
+        assert run('drive', *wrong, '--out', folder.path).returncode == 1
+        assert run('drive', *wrong, '--out', tmp_path / 'new').returncode == 1
+    assert folder.summary.exists() and not (tmp_path / 'new').exists()
 
 
 def child(tmp_path, code):

@@ -73,15 +73,21 @@ class Drive:
         if settings:
             raise UserError(f'--set: there is no node {", ".join(settings)}; the nodes are '
                             f'{", ".join(p.name for p in plans)}')
+        played = source.values.get('source')
+        if played and self.folder.holds(played):
+            raise UserError(f'--source {o.source}: lies in --out {self.folder.path}, whose '
+                            'results this drive replaces; choose another --out (OUT of make)')
         return plans
 
     def start(self):
-        """Start all processes."""
+        """Check all that was asked for, then make the folder and start all processes."""
         files = [Path(f).resolve() for f in self.options.parameter_files]
         for file in files:
             if not file.is_file():
                 raise UserError(f'--params-file {file}: no such file')
-        for plan in self.node_plans():
+        plans = self.node_plans()
+        self.folder.prepare()
+        for plan in plans:
             command = plan.command(self.options.namespace, files, self.folder.parameters)
             self.children.append(Child.start(
                 plan.name, command, self.folder.logs / f'{plan.name}.log', environment()))
@@ -104,7 +110,13 @@ def run(options: DriveOptions, say=print) -> int:
     """Drive, then write and print the results; returns the exit code."""
     os.environ.update(environment())   # the monitor too
     folder = DriveFolder(options.out)
-    folder.prepare()
+    try:
+        return _run(options, folder, say)
+    finally:
+        folder.release()
+
+
+def _run(options: DriveOptions, folder: DriveFolder, say) -> int:
     drive = Drive(options, folder)
     failure = ''
     signal.signal(signal.SIGTERM, signal.default_int_handler)   # stop as on Ctrl-C
