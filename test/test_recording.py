@@ -1,5 +1,6 @@
 """What is read from a bag: definitions, plans, summary, comparison.  No ROS needed."""
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -94,6 +95,19 @@ def test_an_untrained_model_is_told(tmp_path):
     summary = summary_of(tmp_path, ticks=5, trained=False)
     assert summary['trained'] is False
     assert 'UNTRAINED' in table(summary)
+
+
+def test_a_drive_whose_plans_stop_is_told_with_its_reason(tmp_path):
+    summary = summary_of(tmp_path, ticks=60, last_plan=20, alarm_at=50)
+    assert summary['plans_stopped_s'] == pytest.approx(3.9, abs=0.1)
+    assert [w['message'] for w in summary['warnings']] == ['no plan for 3 s']
+    assert re.search(r'PLANS STOPPED +3\.\d+ s before the end', table(summary))
+
+
+def test_what_is_said_after_a_drive_that_ended_well_does_not_count(tmp_path):
+    summary = summary_of(tmp_path, ticks=60, last_plan=57, alarm_at=59)
+    assert summary['plans_stopped_s'] is None and summary['warnings'] == []
+    assert 'STOPPED' not in table(summary)
 
 
 def test_a_recording_without_plans_has_a_summary(tmp_path):
