@@ -55,6 +55,10 @@ def test_a_new_file_is_a_new_verb(tmp_path, monkeypatch, capsys):
     (['drive', '--source', 'bag:/none/a'], "there is no bag '/none/a'"),
     (['drive', '--params-file', '/none/p.yaml'], '--params-file /none/p.yaml: no such file'),
     (['drive', '--set', 'speed=3'], '--set speed=3: must be <node>.<parameter>=<value>'),
+    (['drive', '--set', 'drive.nosuch=1'], '--set: drive has no parameter nosuch; it has'),
+    (['drive', '--set', 'world.nosuch=1'], 'world has no parameter nosuch; it has '),
+    (['drive', '--namespace', 'a b'], "--namespace 'a b': must be names of letters"),
+    (['replay', str(VIDEO), '--namespace', '9a'], "--namespace '9a': must be names of letters"),
     (['drive', '--set', 'car.speed=3'], 'there is no node car; the nodes are recorder, drive, '
      'world'),
 ])
@@ -62,6 +66,17 @@ def test_what_can_not_be_is_said_without_a_traceback(tmp_path, arguments, said):
     if arguments[0] == 'drive':
         arguments = [*arguments, '--out', tmp_path / 'out']
     result = run(*arguments)
+    assert result.returncode == 1
+    assert said in result.stderr and 'Traceback' not in result.stderr
+
+
+@pytest.mark.parametrize(('arguments', 'said'), [
+    (['--topics', '['], "topic pattern '[': unterminated character set"),
+    (['--remap', '/odometry:=/bad-name!'], "'/bad-name!'"),
+    (['--rate', '0', '--plan-topic', 'a b'], 'Invalid topic name'),
+])
+def test_a_replay_names_what_it_can_not_use(tmp_path, arguments, said):
+    result = run('replay', write_recording(tmp_path / 'bag', ticks=2), *arguments)
     assert result.returncode == 1
     assert said in result.stderr and 'Traceback' not in result.stderr
 

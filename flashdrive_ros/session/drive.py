@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from .folder import DriveFolder
-from .nodes import NodePlan, parse_settings, source_nodes
+from .nodes import NodePlan, namespace_remap, parameter_names, parse_settings, source_nodes
 from .processes import Child
 
 STEP_S = 0.25
@@ -69,7 +69,12 @@ class Drive:
             plans.insert(0, NodePlan('recorder', 'recorder_node', {'bag': str(self.folder.bag)}))
         settings = parse_settings(list(o.settings))
         for plan in plans:
-            plan.values.update(settings.pop(plan.name, {}))
+            if wanted := settings.pop(plan.name, {}):
+                known = parameter_names(plan.name)
+                if unknown := sorted(set(wanted) - known):
+                    raise UserError(f'--set: {plan.name} has no parameter {", ".join(unknown)}; '
+                                    f'it has {", ".join(sorted(known))}')
+                plan.values.update(wanted)
         if settings:
             raise UserError(f'--set: there is no node {", ".join(settings)}; the nodes are '
                             f'{", ".join(p.name for p in plans)}')
@@ -85,6 +90,7 @@ class Drive:
         for file in files:
             if not file.is_file():
                 raise UserError(f'--params-file {file}: no such file')
+        namespace_remap(self.options.namespace)
         plans = self.node_plans()
         self.folder.prepare()
         for plan in plans:
@@ -190,7 +196,7 @@ def _no_plan(monitor, when: str) -> str:
 
 
 def results(folder: DriveFolder, *, pictures: bool = True, say=print) -> int:
-    """Summary, video and contact sheet from a drive's recording; 0 when it has plans."""
+    """Summary, video and contact sheet from a drive's recording; 0 when plans go to its end."""
     from ..recording.recording import Recording
     from ..recording.summary import summarise, table, write_summary
     recording = Recording(folder.bag)
@@ -204,4 +210,4 @@ def results(folder: DriveFolder, *, pictures: bool = True, say=print) -> int:
         count = render(recording, folder.video, folder.sheet)
         say(f'video          {folder.video} ({count} pictures)')
         say(f'contact sheet  {folder.sheet}')
-    return 0 if summary['plans'] else 1
+    return 0 if summary['plans'] and not summary['plans_stopped_s'] else 1
