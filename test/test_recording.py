@@ -2,13 +2,15 @@
 import json
 import re
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.recordings import START_NS, TICK_NS, Messages, write_recording
+from support.recordings import MESSAGES, START_NS, TICK_NS, Messages, write_recording
 
-from flashdrive_ros.recording.bag import BagError, header_stamp_ns, with_header_stamp
+from flashdrive_ros.recording import writer
+from flashdrive_ros.recording.bag import BagError, header_stamp_ns, open_bag, with_header_stamp
 from flashdrive_ros.recording.compare import compare, report
 from flashdrive_ros.recording.definitions import Definitions, UnknownTypeError
 from flashdrive_ros.recording.recording import Recording
@@ -147,8 +149,25 @@ def test_a_bag_that_was_never_finished_is_named(tmp_path):
     folder = tmp_path / 'bag'
     folder.mkdir()
     (folder / 'bag.mcap').write_bytes(b'\x89MCAP0\r\n')
-    with pytest.raises(BagError, match=r'no metadata\.yaml, it holds bag\.mcap'):
+    with pytest.raises(BagError, match=r'no metadata\.yaml, it holds bag\.mcap; .*'
+                       r'mcap recover .*/bag\.mcap -o .*/recovered\.mcap'):
         Recording(folder)
+
+
+def test_what_was_recorded_is_on_disk_before_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, 'FLUSH_S', 0.0)
+    bag = BagWriter(tmp_path / 'bag')
+    bag.add_topic('/text', 'std_msgs/msg/String')
+    bag.put('/text', 1, MESSAGES.cdr(MESSAGES.make('std_msgs/msg/String', data='keep me')))
+    end = time.monotonic() + 20
+    while b'keep me' not in (tmp_path / 'bag' / 'bag.mcap').read_bytes():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    bag.put('/text', 2, MESSAGES.cdr(MESSAGES.make('std_msgs/msg/String', data='me too')))
+    bag.close()
+    with open_bag(tmp_path / 'bag') as reader:
+        assert [reader.deserialize(cdr, c.msgtype).data for c, _, cdr in reader.messages()] == [
+            'keep me', 'me too']
 
 
 def test_a_full_queue_drops_and_counts_but_does_not_block(tmp_path):
