@@ -81,6 +81,15 @@ def test_a_replay_names_what_it_can_not_use(tmp_path, arguments, said):
     assert said in result.stderr and 'Traceback' not in result.stderr
 
 
+def test_ctrl_c_while_the_verbs_are_imported_leaves_no_traceback(tmp_path):
+    (tmp_path / 'slow.py').write_text('import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n')
+    result = subprocess.run(
+        [sys.executable, '-c', 'import sys; from flashdrive_ros import cli; '
+         f'cli.__path__.append({str(tmp_path)!r}); sys.exit(cli.main(["doctor"]))'],
+        capture_output=True, text=True, timeout=120)
+    assert result.returncode == 130 and result.stderr == ''
+
+
 def test_compare_tells_by_its_exit_code(tmp_path):
     a = write_recording(tmp_path / 'a', ticks=3)
     b = write_recording(tmp_path / 'b', ticks=3, offset_m=0.01)
