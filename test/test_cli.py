@@ -13,6 +13,7 @@ from support.recordings import VIDEO, write_recording
 
 from flashdrive_ros import cli
 from flashdrive_ros.errors import UserError
+from flashdrive_ros.session import drive as session
 from flashdrive_ros.session import nodes, processes
 from flashdrive_ros.session.folder import DriveFolder, find_bag
 
@@ -207,6 +208,19 @@ def test_wrong_arguments_leave_everything_as_it_was(tmp_path):
         assert run('drive', *wrong, '--out', folder.path).returncode == 1
         assert run('drive', *wrong, '--out', tmp_path / 'new').returncode == 1
     assert folder.summary.exists() and not (tmp_path / 'new').exists()
+
+
+def test_a_recording_that_was_cut_off_does_not_hide_why(tmp_path, monkeypatch):
+    def start(drive):
+        drive.folder.prepare()
+        drive.folder.bag.mkdir()
+        (drive.folder.bag / 'bag.mcap').write_bytes(b'')
+    monkeypatch.setattr(session.Drive, 'start', start)
+    monkeypatch.setattr(session, '_watch', lambda drive: 'recorder ended: the disk is full')
+    monkeypatch.setattr(session.signal, 'signal', lambda *_: None)
+    said = []
+    assert session.run(session.DriveOptions(out=tmp_path), say=said.append) == 1
+    assert 'the disk is full\nbag ' in said[-1] and 'mcap recover' in said[-1]
 
 
 def child(tmp_path, code):

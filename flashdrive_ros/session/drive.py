@@ -136,7 +136,10 @@ def _run(options: DriveOptions, folder: DriveFolder, say) -> int:
             say(f'{child.name} had to be ended by {child.forced}')
     code = 1 if failure else 0
     if options.record and folder.bag.is_dir():
-        code = max(code, results(folder, pictures=options.pictures and not failure, say=say))
+        try:
+            code = max(code, results(folder, pictures=options.pictures and not failure, say=say))
+        except UserError as error:   # a recording that was cut off must not hide why
+            code, failure = 1, f'{failure}\n{error}'.lstrip()
     if failure:   # last, where it is seen
         say(f'flashdrive drive: {failure}')
     return code

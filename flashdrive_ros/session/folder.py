@@ -8,7 +8,7 @@ from pathlib import Path
 from ..errors import UserError
 
 NODES = ('recorder', 'drive', 'world', 'replay')
-BAG_FILES = ('metadata.yaml', 'bag.mcap', 'bag.db3')
+BAG_FILES = ('metadata.yaml', 'bag.mcap', 'bag.db3', 'bag.db3-journal')
 
 
 class DriveFolder:
