@@ -13,6 +13,7 @@ from support.recordings import VIDEO, write_recording
 
 from flashdrive_ros import cli
 from flashdrive_ros.errors import UserError
+from flashdrive_ros.session import drive as session
 from flashdrive_ros.session import nodes, processes
 from flashdrive_ros.session.folder import DriveFolder, find_bag
 
@@ -55,6 +56,10 @@ def test_a_new_file_is_a_new_verb(tmp_path, monkeypatch, capsys):
     (['drive', '--source', 'bag:/none/a'], "there is no bag '/none/a'"),
     (['drive', '--params-file', '/none/p.yaml'], '--params-file /none/p.yaml: no such file'),
     (['drive', '--set', 'speed=3'], '--set speed=3: must be <node>.<parameter>=<value>'),
+    (['drive', '--set', 'drive.nosuch=1'], '--set: drive has no parameter nosuch; it has'),
+    (['drive', '--set', 'world.nosuch=1'], 'world has no parameter nosuch; it has '),
+    (['drive', '--namespace', 'a b'], "--namespace 'a b': must be names of letters"),
+    (['replay', str(VIDEO), '--namespace', '9a'], "--namespace '9a': must be names of letters"),
     (['drive', '--set', 'car.speed=3'], 'there is no node car; the nodes are recorder, drive, '
      'world'),
 ])
@@ -64,6 +69,26 @@ def test_what_can_not_be_is_said_without_a_traceback(tmp_path, arguments, said):
     result = run(*arguments)
     assert result.returncode == 1
     assert said in result.stderr and 'Traceback' not in result.stderr
+
+
+@pytest.mark.parametrize(('arguments', 'said'), [
+    (['--topics', '['], "topic pattern '[': unterminated character set"),
+    (['--remap', '/odometry:=/bad-name!'], "'/bad-name!'"),
+    (['--rate', '0', '--plan-topic', 'a b'], 'Invalid topic name'),
+])
+def test_a_replay_names_what_it_can_not_use(tmp_path, arguments, said):
+    result = run('replay', write_recording(tmp_path / 'bag', ticks=2), *arguments)
+    assert result.returncode == 1
+    assert said in result.stderr and 'Traceback' not in result.stderr
+
+
+def test_ctrl_c_while_the_verbs_are_imported_leaves_no_traceback(tmp_path):
+    (tmp_path / 'slow.py').write_text('import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n')
+    result = subprocess.run(
+        [sys.executable, '-c', 'import sys; from flashdrive_ros import cli; '
+         f'cli.__path__.append({str(tmp_path)!r}); sys.exit(cli.main(["doctor"]))'],
+        capture_output=True, text=True, timeout=120)
+    assert result.returncode == 130 and result.stderr == ''
 
 
 def test_compare_tells_by_its_exit_code(tmp_path):
@@ -117,21 +142,85 @@ def test_a_bags_cameras_are_those_of_the_drive(tmp_path):
     assert drive.values == {'camera_ids': [1, 6], 'image_transport': 'compressed'}
 
 
-def test_a_drive_replaces_its_own_results_and_nothing_else(tmp_path):
-    folder = DriveFolder(tmp_path / 'out')
+def prepare(path):
+    folder = DriveFolder(path)
     folder.prepare()
-    write_recording(folder.bag, ticks=1)
+    folder.release()
+    return folder
+
+
+@pytest.mark.parametrize('storage', ['mcap', 'sqlite3'])
+def test_a_drive_replaces_its_own_results_and_nothing_else(tmp_path, storage):
+    folder = prepare(tmp_path / 'out')
+    write_recording(folder.bag, ticks=1, storage=storage)
     folder.summary.write_text('{}')
-    (folder.path / 'notes.txt').write_text('mine')
+    for kept in (folder.path / 'notes.txt', folder.logs / 'mine.log'):
+        kept.write_text('mine')
     assert find_bag(folder.path) == folder.bag
-    folder.prepare()
+    prepare(folder.path)
     assert not folder.bag.exists() and not folder.summary.exists()
     assert (folder.path / 'notes.txt').read_text() == 'mine'
+    assert (folder.logs / 'mine.log').read_text() == 'mine'
     folder.bag.mkdir()
     (folder.bag / 'data').write_text('not a bag')
-    with pytest.raises(UserError, match='is there and not from a drive'):
-        folder.prepare()
+    with pytest.raises(UserError, match='data is there and not from a drive'):
+        prepare(folder.path)
     assert (folder.bag / 'data').exists()
+
+
+@pytest.mark.parametrize('name', ['log', 'parameters', 'bag'])
+def test_a_folder_that_no_drive_made_is_left_alone(tmp_path, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'drive.log').write_text('mine')
+    with pytest.raises(UserError, match='not from a drive; choose another --out'):
+        prepare(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name / 'drive.log').read_text() == 'mine'
+
+
+def test_a_folder_that_a_drive_is_writing_to_is_refused(tmp_path):
+    first = DriveFolder(tmp_path)
+    first.prepare()
+    with pytest.raises(UserError, match='another drive is writing there'):
+        prepare(tmp_path)
+    first.release()
+    prepare(tmp_path)
+
+
+@pytest.mark.parametrize('kind', ['bag', 'video'])
+def test_a_source_that_the_drive_would_replace_is_refused_and_kept(tmp_path, kind):
+    folder = prepare(tmp_path)
+    if kind == 'bag':
+        path = write_recording(folder.bag, ticks=1)
+    else:
+        path = folder.video
+        path.write_bytes(VIDEO.read_bytes())
+    result = run('drive', '--source', f'{kind}:{path}', '--out', tmp_path)
+    assert result.returncode == 1
+    assert 'choose another --out' in result.stderr and 'Traceback' not in result.stderr
+    assert path.exists() and (kind != 'bag' or (path / 'bag.mcap').stat().st_size)
+
+
+def test_wrong_arguments_leave_everything_as_it_was(tmp_path):
+    folder = prepare(tmp_path / 'out')
+    folder.summary.write_text('{}')
+    for wrong in (['--source', '/none'], ['--params-file', '/none'], ['--set', 'car.x=1']):
+        assert run('drive', *wrong, '--out', folder.path).returncode == 1
+        assert run('drive', *wrong, '--out', tmp_path / 'new').returncode == 1
+    assert folder.summary.exists() and not (tmp_path / 'new').exists()
+
+
+def test_a_recording_that_was_cut_off_does_not_hide_why(tmp_path, monkeypatch):
+    def start(drive):
+        drive.folder.prepare()
+        drive.folder.bag.mkdir()
+        (drive.folder.bag / 'bag.mcap').write_bytes(b'')
+    monkeypatch.setattr(session.Drive, 'start', start)
+    monkeypatch.setattr(session, '_watch', lambda drive: 'recorder ended: the disk is full')
+    monkeypatch.setattr(session.signal, 'signal', lambda *_: None)
+    said = []
+    assert session.run(session.DriveOptions(out=tmp_path), say=said.append) == 1
+    assert 'the disk is full\nbag ' in said[-1] and 'mcap recover' in said[-1]
 
 
 def child(tmp_path, code):

@@ -1,13 +1,16 @@
 """What is read from a bag: definitions, plans, summary, comparison.  No ROS needed."""
 import json
+import re
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.recordings import START_NS, TICK_NS, Messages, write_recording
+from support.recordings import MESSAGES, START_NS, TICK_NS, Messages, write_recording
 
-from flashdrive_ros.recording.bag import BagError, header_stamp_ns, with_header_stamp
+from flashdrive_ros.recording import writer
+from flashdrive_ros.recording.bag import BagError, header_stamp_ns, open_bag, with_header_stamp
 from flashdrive_ros.recording.compare import compare, report
 from flashdrive_ros.recording.definitions import Definitions, UnknownTypeError
 from flashdrive_ros.recording.recording import Recording
@@ -96,6 +99,19 @@ def test_an_untrained_model_is_told(tmp_path):
     assert 'UNTRAINED' in table(summary)
 
 
+def test_a_drive_whose_plans_stop_is_told_with_its_reason(tmp_path):
+    summary = summary_of(tmp_path, ticks=60, last_plan=20, alarm_at=50)
+    assert summary['plans_stopped_s'] == pytest.approx(3.9, abs=0.1)
+    assert [w['message'] for w in summary['warnings']] == ['no plan for 3 s']
+    assert re.search(r'PLANS STOPPED +3\.\d+ s before the end', table(summary))
+
+
+def test_what_is_said_after_a_drive_that_ended_well_does_not_count(tmp_path):
+    summary = summary_of(tmp_path, ticks=60, last_plan=57, alarm_at=59)
+    assert summary['plans_stopped_s'] is None and summary['warnings'] == []
+    assert 'STOPPED' not in table(summary)
+
+
 def test_a_recording_without_plans_has_a_summary(tmp_path):
     summary = summary_of(tmp_path, ticks=5, plans=False)
     assert summary['plans'] == 0 and summary['windows']['servable_share'] is None
@@ -133,8 +149,25 @@ def test_a_bag_that_was_never_finished_is_named(tmp_path):
     folder = tmp_path / 'bag'
     folder.mkdir()
     (folder / 'bag.mcap').write_bytes(b'\x89MCAP0\r\n')
-    with pytest.raises(BagError, match=r'no metadata\.yaml, it holds bag\.mcap'):
+    with pytest.raises(BagError, match=r'no metadata\.yaml, it holds bag\.mcap; .*'
+                       r'mcap recover .*/bag\.mcap -o .*/recovered\.mcap'):
         Recording(folder)
+
+
+def test_what_was_recorded_is_on_disk_before_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, 'FLUSH_S', 0.0)
+    bag = BagWriter(tmp_path / 'bag')
+    bag.add_topic('/text', 'std_msgs/msg/String')
+    bag.put('/text', 1, MESSAGES.cdr(MESSAGES.make('std_msgs/msg/String', data='keep me')))
+    end = time.monotonic() + 20
+    while b'keep me' not in (tmp_path / 'bag' / 'bag.mcap').read_bytes():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    bag.put('/text', 2, MESSAGES.cdr(MESSAGES.make('std_msgs/msg/String', data='me too')))
+    bag.close()
+    with open_bag(tmp_path / 'bag') as reader:
+        assert [reader.deserialize(cdr, c.msgtype).data for c, _, cdr in reader.messages()] == [
+            'keep me', 'me too']
 
 
 def test_a_full_queue_drops_and_counts_but_does_not_block(tmp_path):

@@ -42,8 +42,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(arguments=None) -> int:
     """Entry point of the `flashdrive` command; returns the exit code."""
-    args = make_parser().parse_args(arguments)
     try:
+        args = make_parser().parse_args(arguments)   # imports much: Ctrl-C may come here too
         return args.run(args)
     except UserError as error:
         print(f'flashdrive {args.verb}: {error}', file=sys.stderr)

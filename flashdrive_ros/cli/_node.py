@@ -41,9 +41,11 @@ def overrides(args, specs) -> list:
             if (value := getattr(args, spec.name, None)) is not None]
 
 
-def ros_arguments(namespace: str) -> list[str] | None:
+def ros_arguments(namespace: str) -> list[str]:
     """Arguments for rclpy.init that put nodes into a namespace."""
-    return ['--ros-args', '-r', f'__ns:=/{namespace.strip("/")}'] if namespace else []
+    from ..session.nodes import namespace_remap
+    remap = namespace_remap(namespace)
+    return ['--ros-args', *remap] if remap else []
 
 
 def need_ros():
@@ -58,5 +60,3 @@ def need_ros():
     except ImportError as error:
         raise UserError(f'the messages of flashdrive_ros are not built ({error}); '
                         '"flashdrive doctor" says what to do') from error
-
-

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import rclpy
+from rclpy.exceptions import NameValidationException
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
@@ -248,7 +249,7 @@ def replay(parameter_overrides=(), args=None) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: node.stop())
         node.run()
-    except (UserError, ValueError) as error:
+    except (UserError, ValueError, NameValidationException) as error:
         print(f'replay: {error}', file=sys.stderr)
         return 1
     finally:

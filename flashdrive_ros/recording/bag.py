@@ -43,10 +43,18 @@ def open_bag(path) -> Iterator[AnyReader]:
 
 
 def _hint(path: Path) -> str:
-    if path.is_dir() and not (path / 'metadata.yaml').is_file():
-        files = sorted(p.name for p in path.iterdir())[:6]
-        return f'; the folder has no metadata.yaml, it holds {", ".join(files) or "nothing"}'
-    return ''
+    """What is missing, and how the messages of a recording that was cut off can be saved."""
+    text, files = '', [path]
+    if path.is_dir():
+        files = sorted(path.iterdir())
+        if not (path / 'metadata.yaml').is_file():
+            names = ', '.join(p.name for p in files[:6])
+            text = f'; the folder has no metadata.yaml, it holds {names or "nothing"}'
+    cut = next((f for f in files if f.suffix == '.mcap'), None)
+    if cut is not None:
+        text += (f'; a recording that was cut off (full disk, kill) may be saved by: '
+                 f'mcap recover {cut} -o {cut.with_name("recovered.mcap")}')
+    return text
 
 
 def topics_of(reader: AnyReader, *types: str) -> list[str]:

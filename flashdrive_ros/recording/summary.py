@@ -18,6 +18,9 @@ IDLE_NS = GRID_NS // 2
 LIVE_NS = 200_000_000
 """Images that are heard later than this after their stamp are replayed."""
 END_NS = 2_000_000_000
+"""Plans that end less than this before the images do have not stopped."""
+QUIET_NS = 20_000_000_000
+"""A drive goes on for less than this after the end of its source."""
 LEVELS = {1: 'WARN', 2: 'ERROR', 3: 'STALE'}
 
 
@@ -44,6 +47,7 @@ def summarise(recording: Recording) -> dict:
         'plans_per_s': round((len(plans) - 1) / seconds, 2) if seconds else None,
         'seconds_to_first_plan': (round((plans[0].received_ns - recording.begin_ns) / 1e9, 2)
                                   if plans else None),
+        'plans_stopped_s': _stopped_s(recording, plans),
         'windows': _windows(recording, plans),
         'stages_ms': {
             'image': _spread([p.image_ms for p in plans]),
@@ -69,13 +73,24 @@ def grid_windows(track: CameraTrack) -> list[tuple[int, int]]:
     return found
 
 
+def _stopped_s(recording: Recording, plans: list[RecordedPlan]) -> float | None:
+    """How long before the end the plans stopped; None when they came to the end."""
+    if not plans:
+        return None
+    images_end_ns = max((c.received_ns[-1] for c in recording.cameras.values()), default=0)
+    awaited_ns = max(images_end_ns, recording.end_ns - QUIET_NS) - plans[-1].received_ns
+    making_ns = max(END_NS, round(3e6 * np.median([p.total_ms for p in plans])))
+    if awaited_ns <= making_ns:
+        return None
+    return round((recording.end_ns - plans[-1].received_ns) / 1e9, 2)
+
+
 def _windows(recording: Recording, plans: list[RecordedPlan]) -> dict:
     if not plans or not recording.cameras:
         return {'seen': 0, 'planned': 0, 'planned_share': None, 'servable': 0,
                 'servable_share': None}
     # at the end a plan may have been in the making: that says nothing about those windows
-    making_ns = max(END_NS, round(3e6 * np.median([p.total_ms for p in plans])))
-    stopped = recording.end_ns - plans[-1].received_ns > making_ns
+    stopped = _stopped_s(recording, plans) is not None
     windows = [(stamp, arrived) for stamp, arrived in grid_windows(recording.anchor)
                if stamp >= plans[0].stamp_ns - GRID_NS // 2
                and (stopped or stamp <= plans[-1].stamp_ns + GRID_NS // 2)]
@@ -148,12 +163,15 @@ def _warnings(recording: Recording, plans) -> list[dict]:
     """
     What diagnostics complained of between the first and the last plan, and how often.
 
+    When plans stopped, to the end of the recording: there it says why.
     One entry per status and level, with its last words: they may hold numbers.
     """
     if not plans:
         alarms = recording.alarms
     else:
-        begin, end = plans[0].received_ns, plans[-1].received_ns
+        stopped = _stopped_s(recording, plans) is not None
+        begin = plans[0].received_ns
+        end = recording.end_ns if stopped else plans[-1].received_ns
         alarms = [a for a in recording.alarms if begin <= a.time_ns <= end]
     counts = Counter((a.level, a.name) for a in alarms)
     words = {(a.level, a.name): a.message for a in alarms}
@@ -201,6 +219,8 @@ def _plan_rows(summary: dict) -> list[tuple[str, str]]:
         ('camera to plan', spread(summary['camera_to_plan_ms'])),
         ('windows by mode', _counts(summary['window_modes'])),
     ]
+    if summary['plans_stopped_s']:
+        rows.insert(2, ('PLANS STOPPED', f'{summary["plans_stopped_s"]} s before the end'))
     if summary['prefill_reasons']:
         rows.append(('prefill because', _counts(summary['prefill_reasons'])))
     rows.append(('drafted accepted', share(summary['accepted_share'])

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, deque
 from functools import partial
 from pathlib import Path
@@ -15,11 +16,14 @@ from rosbags.interfaces import (
     QosTime,
 )
 from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.rosbag2.storage_mcap import McapWriter
 
 from .bag import BagError
 from .definitions import Definitions
 
 FORMAT_VERSION = 9
+FLUSH_S = 2.0
+"""No more than this is lost of an mcap when the process is killed."""
 _FOREVER = QosTime(2147483647, 4294967295)
 
 
@@ -103,14 +107,24 @@ class BagWriter:
             self._writer.open()
             self._connections = {}
             self._opened.set()
+            flushed_s = time.monotonic()
             while actions := self._next_actions():
                 for action in actions:
                     action()
+                if time.monotonic() - flushed_s >= FLUSH_S:
+                    self._flush()
+                    flushed_s = time.monotonic()
             self._writer.close()
         except Exception as error:   # told by put, close and the constructor
             self.error = error
         finally:
             self._opened.set()
+
+    def _flush(self):
+        storage = self._writer.storage
+        if isinstance(storage, McapWriter) and storage.chunk.msgs:
+            storage.close_chunk()
+            storage.bio.flush()
 
     def _next_actions(self):
         """All that waits; empty at the end."""

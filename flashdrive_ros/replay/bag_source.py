@@ -61,7 +61,11 @@ class BagSource:
         have = {c.topic: c.msgtype for c in reader.connections if c.msgcount}
         if patterns:
             for pattern in patterns:
-                if not any(re.fullmatch(pattern, topic) for topic in have):
+                try:
+                    found = any(re.fullmatch(pattern, topic) for topic in have)
+                except re.error as error:
+                    raise BagError(f'topic pattern {pattern!r}: {error}') from error
+                if not found:
                     raise BagError(f'bag {self.path}: no topic matches {pattern!r}; '
                                    f'it has {describe_topics(reader)}')
             return {t for t in have if any(re.fullmatch(p, t) for p in patterns)}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from .folder import DriveFolder
-from .nodes import NodePlan, parse_settings, source_nodes
+from .nodes import NodePlan, namespace_remap, parameter_names, parse_settings, source_nodes
 from .processes import Child
 
 STEP_S = 0.25
@@ -69,19 +69,31 @@ class Drive:
             plans.insert(0, NodePlan('recorder', 'recorder_node', {'bag': str(self.folder.bag)}))
         settings = parse_settings(list(o.settings))
         for plan in plans:
-            plan.values.update(settings.pop(plan.name, {}))
+            if wanted := settings.pop(plan.name, {}):
+                known = parameter_names(plan.name)
+                if unknown := sorted(set(wanted) - known):
+                    raise UserError(f'--set: {plan.name} has no parameter {", ".join(unknown)}; '
+                                    f'it has {", ".join(sorted(known))}')
+                plan.values.update(wanted)
         if settings:
             raise UserError(f'--set: there is no node {", ".join(settings)}; the nodes are '
                             f'{", ".join(p.name for p in plans)}')
+        played = source.values.get('source')
+        if played and self.folder.holds(played):
+            raise UserError(f'--source {o.source}: lies in --out {self.folder.path}, whose '
+                            'results this drive replaces; choose another --out (OUT of make)')
         return plans
 
     def start(self):
-        """Start all processes."""
+        """Check all that was asked for, then make the folder and start all processes."""
         files = [Path(f).resolve() for f in self.options.parameter_files]
         for file in files:
             if not file.is_file():
                 raise UserError(f'--params-file {file}: no such file')
-        for plan in self.node_plans():
+        namespace_remap(self.options.namespace)
+        plans = self.node_plans()
+        self.folder.prepare()
+        for plan in plans:
             command = plan.command(self.options.namespace, files, self.folder.parameters)
             self.children.append(Child.start(
                 plan.name, command, self.folder.logs / f'{plan.name}.log', environment()))
@@ -104,7 +116,13 @@ def run(options: DriveOptions, say=print) -> int:
     """Drive, then write and print the results; returns the exit code."""
     os.environ.update(environment())   # the monitor too
     folder = DriveFolder(options.out)
-    folder.prepare()
+    try:
+        return _run(options, folder, say)
+    finally:
+        folder.release()
+
+
+def _run(options: DriveOptions, folder: DriveFolder, say) -> int:
     drive = Drive(options, folder)
     failure = ''
     signal.signal(signal.SIGTERM, signal.default_int_handler)   # stop as on Ctrl-C
@@ -118,7 +136,10 @@ def run(options: DriveOptions, say=print) -> int:
             say(f'{child.name} had to be ended by {child.forced}')
     code = 1 if failure else 0
     if options.record and folder.bag.is_dir():
-        code = max(code, results(folder, pictures=options.pictures and not failure, say=say))
+        try:
+            code = max(code, results(folder, pictures=options.pictures and not failure, say=say))
+        except UserError as error:   # a recording that was cut off must not hide why
+            code, failure = 1, f'{failure}\n{error}'.lstrip()
     if failure:   # last, where it is seen
         say(f'flashdrive drive: {failure}')
     return code
@@ -178,7 +199,7 @@ def _no_plan(monitor, when: str) -> str:
 
 
 def results(folder: DriveFolder, *, pictures: bool = True, say=print) -> int:
-    """Summary, video and contact sheet from a drive's recording; 0 when it has plans."""
+    """Summary, video and contact sheet from a drive's recording; 0 when plans go to its end."""
     from ..recording.recording import Recording
     from ..recording.summary import summarise, table, write_summary
     recording = Recording(folder.bag)
@@ -192,4 +213,4 @@ def results(folder: DriveFolder, *, pictures: bool = True, say=print) -> int:
         count = render(recording, folder.video, folder.sheet)
         say(f'video          {folder.video} ({count} pictures)')
         say(f'contact sheet  {folder.sheet}')
-    return 0 if summary['plans'] else 1
+    return 0 if summary['plans'] and not summary['plans_stopped_s'] else 1

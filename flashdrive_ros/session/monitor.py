@@ -16,6 +16,7 @@ from ..recording.bag import PLAN_TYPE
 
 RATE_WINDOW_S = 5.0
 QUIET_PERIOD_S = 5.0
+DRIVES_PERIOD_S = 1.0
 LEVELS = {DiagnosticStatus.WARN: 'WARN', DiagnosticStatus.ERROR: 'ERROR',
           DiagnosticStatus.STALE: 'STALE'}
 
@@ -41,6 +42,9 @@ class Monitor(Node):
         listen(message_class('flashdrive_ros/msg/Reasoning'), 'drive/reasoning_stamped',
                self._on_reasoning, qos.PLAN)
         listen(DiagnosticArray, '/diagnostics', self._on_diagnostics, qos.DIAGNOSTICS)
+        self._engine = f'{self.get_namespace()}/drive: engine'.lstrip('/')
+        self._drives = 1
+        self.create_timer(DRIVES_PERIOD_S, self._count_drives)
 
     def _on_plan(self, cdr):
         self.plans += 1
@@ -56,10 +60,19 @@ class Monitor(Node):
         self._drafted += message.drafted
         self._accepted += message.accepted
 
+    def _count_drives(self):
+        """Warn when another drive begins: its plans would count as ours."""
+        before, self._drives = self._drives, self.count_publishers('drive/plan')
+        if self._drives > max(before, 1):
+            topic = self.resolve_topic_name('drive/plan')
+            self.new_alarms.append(
+                f'WARN {self._drives} nodes publish {topic}: their plans mix; give one '
+                'drive another --namespace or ROS_DOMAIN_ID')
+
     def _on_diagnostics(self, message):
         for status in message.status:
             values = {v.key: v.value for v in status.values}
-            if values.get('state') == 'failed':
+            if status.name == self._engine and values.get('state') == 'failed':
                 self.failure = f'{status.name}: {status.message}'
             known = self.alarms.pop(status.name, None)
             if status.level == DiagnosticStatus.OK:

@@ -1,6 +1,7 @@
 """Which nodes a drive consists of and how each is started: as the launch file does."""
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,8 +36,7 @@ class NodePlan:
         """Command line; writes the values to a file, where they keep their types."""
         command = [sys.executable, '-m', f'flashdrive_ros.nodes.{self.module}', '--ros-args',
                    '-r', f'__node:={self.name}']
-        if namespace:
-            command += ['-r', f'__ns:=/{namespace.strip("/")}']
+        command += namespace_remap(namespace)
         if self.values:
             own = folder / f'{self.name}.yaml'
             own.write_text(yaml.safe_dump({'/**': {'ros__parameters': self.values}}))
@@ -45,6 +45,15 @@ class NodePlan:
         for file in (*shipped, *files):
             command += ['--params-file', str(file)]
         return command
+
+
+def namespace_remap(namespace: str) -> list[str]:
+    """ROS arguments that put a node into a namespace; raises `UserError` if it can't be one."""
+    name = namespace.strip('/')
+    if name and not re.fullmatch(r'[A-Za-z_]\w*(/[A-Za-z_]\w*)*', name, re.ASCII):
+        raise UserError(f'--namespace {namespace!r}: must be names of letters, digits and '
+                        'underscores that begin with no digit, with / between them')
+    return ['-r', f'__ns:=/{name}'] if name else []
 
 
 def shipped_config(name: str) -> Path:
@@ -113,6 +122,15 @@ def _cameras_of(bag: Path) -> dict:
         if ids:
             return {'camera_ids': ids, 'image_transport': transport}
     return {}   # other names: the user's parameter file says which they are
+
+
+def parameter_names(node: str) -> set[str]:
+    """Return the parameters of a node of a drive."""
+    from ..nodes import drive_parameters, recording_parameters, world_node
+    specs = {'drive': drive_parameters.NODE + drive_parameters.ENGINE,
+             'recorder': recording_parameters.RECORDER, 'replay': recording_parameters.REPLAY,
+             'world': world_node.PARAMETERS}
+    return {spec.name for spec in specs[node]} | {'use_sim_time'}
 
 
 def parse_settings(texts: list[str]) -> dict[str, dict]:

@@ -154,9 +154,14 @@ FOCAL = {name: 160 / math.tan(math.radians(15 if '30' in name else 60)) for name
 
 
 def write_recording(path, *, ticks=30, cameras=CAMERAS, plans=True, every=1, odometry=True,
-                    trained=True, storage='mcap', first_plan=0, offset_m=0.0, text='keep the lane',
-                    size=(320, 180), latency_ns=50_000_000, total_ms=40.0):
-    """A bag as `flashdrive drive` records it: `ticks` windows of 100 ms, 10 m/s ahead."""
+                    trained=True, storage='mcap', first_plan=0, last_plan=None,
+                    alarm_at=None, offset_m=0.0, text='keep the lane', size=(320, 180),
+                    latency_ns=50_000_000, total_ms=40.0):
+    """
+    A bag as `flashdrive drive` records it: `ticks` windows of 100 ms, 10 m/s ahead.
+
+    `last_plan` is the tick of it; at tick `alarm_at` diagnostics hold an ERROR.
+    """
     messages = MESSAGES
     bag = BagWriter(path, storage=storage)
     width, height = size
@@ -172,6 +177,8 @@ def write_recording(path, *, ticks=30, cameras=CAMERAS, plans=True, every=1, odo
     bag.add_topic('/route_text', 'std_msgs/msg/String', latched)
     if odometry:
         bag.add_topic('/odometry', 'nav_msgs/msg/Odometry')
+    if alarm_at is not None:
+        bag.add_topic('/diagnostics', 'diagnostic_msgs/msg/DiagnosticArray')
     if plans:
         bag.add_topic('/drive/plan', 'flashdrive_ros/msg/DrivePlan')
 
@@ -195,7 +202,13 @@ def write_recording(path, *, ticks=30, cameras=CAMERAS, plans=True, every=1, odo
                 stamp, camera, width, height, FOCAL[camera] * width / 320))
             put(images[camera], stamp + 2_000_000 + number * 100_000,
                 messages.image(stamp, camera, pixels))
-        if plans and tick >= first_plan and (tick - first_plan) % every == 0:
+        if tick == alarm_at:
+            put('/diagnostics', stamp, messages.make(
+                'diagnostic_msgs/msg/DiagnosticArray', header=messages.header(stamp),
+                status=[messages.make('diagnostic_msgs/msg/DiagnosticStatus', level=2,
+                                      name='drive: plan', message='no plan for 3 s')]))
+        if plans and first_plan <= tick <= (ticks if last_plan is None else last_plan) and (
+                tick - first_plan) % every == 0:
             plan = messages.plan(stamp, tick + 1, trained=trained, text=text, total_ms=total_ms,
                                  mode='prefill' if tick == first_plan else 'streaming',
                                  reason='first window' if tick == first_plan else '')
