@@ -142,6 +142,22 @@ def test_a_bags_cameras_are_those_of_the_drive(tmp_path):
     assert drive.values == {'camera_ids': [1, 6], 'image_transport': 'compressed'}
 
 
+def test_a_drive_of_ones_own_publishers_has_no_source_and_other_names(tmp_path):
+    rule = 'odometry:=/localization/kinematic_state'
+    plans = session.Drive(session.DriveOptions(source='none', remaps=(rule,)),
+                          DriveFolder(tmp_path / 'out')).node_plans()
+    assert [p.name for p in plans] == ['recorder', 'drive']
+    for plan in plans:
+        command = plan.command('', [], tmp_path)
+        assert command[command.index(rule) - 1] == '-r'
+
+
+def test_a_remapping_rule_that_is_none_is_named(tmp_path):
+    with pytest.raises(UserError, match='--remap odometry=/a: must be FROM:=TO'):
+        session.Drive(session.DriveOptions(remaps=('odometry=/a',)),
+                      DriveFolder(tmp_path / 'out')).node_plans()
+
+
 def prepare(path):
     folder = DriveFolder(path)
     folder.prepare()

@@ -21,8 +21,11 @@ def add_arguments(parser):
     """Add this verb's arguments."""
     add = parser.add_argument
     add('--source', default='world', metavar='SOURCE',
-        help='world (the embedded one), video (the example clip), video:<file> or '
-        'bag:<folder or file> (default: %(default)s)')
+        help='world (the embedded one), video (the example clip), video:<file>, '
+        'bag:<folder or file>, or none: publishers of your own (default: %(default)s)')
+    add('--remap', action='append', default=[], metavar='FROM:=TO',
+        help='another name for a topic of the drive node, such as '
+        'odometry:=/localization/kinematic_state; may be repeated')
     add('--model', default='', help='checkpoint directory, shipped name or hub id (default: that '
         'of the parameter files)')
     add('--duration', type=float, default=30.0, metavar='S', help='seconds from the first plan '
@@ -51,5 +54,6 @@ def run(args) -> int:
     return drive(DriveOptions(
         source=args.source, model=args.model, duration_s=args.duration, out=args.out,
         namespace=args.namespace, parameter_files=tuple(args.params_file),
-        settings=tuple(args.set), rate=args.rate, loop=args.loop, startup_s=args.startup,
+        settings=tuple(args.set), remaps=tuple(args.remap), rate=args.rate, loop=args.loop,
+        startup_s=args.startup,
         record=not args.no_record, pictures=not args.no_pictures))

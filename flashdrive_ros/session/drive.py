@@ -16,7 +16,14 @@ from pathlib import Path
 
 from ..errors import UserError
 from .folder import DriveFolder
-from .nodes import NodePlan, namespace_remap, parameter_names, parse_settings, source_nodes
+from .nodes import (
+    NodePlan,
+    check_remap,
+    namespace_remap,
+    parameter_names,
+    parse_settings,
+    source_nodes,
+)
 from .processes import Child
 
 STEP_S = 0.25
@@ -40,6 +47,7 @@ class DriveOptions:
     namespace: str = ''
     parameter_files: tuple[Path, ...] = ()
     settings: tuple[str, ...] = ()
+    remaps: tuple[str, ...] = ()
     rate: float = 1.0
     loop: bool = False
     record: bool = True
@@ -60,13 +68,17 @@ class Drive:
         o = self.options
         source, drive = source_nodes(o.source, subscribers=1 + o.record, rate=o.rate,
                                      loop=o.loop)
-        # the source's own patience must outlast the loading of a model
-        source.values['wait_s'] = o.startup_s
+        drive.remaps = tuple(check_remap(rule) for rule in o.remaps)
         if o.model:
             drive.values['model'] = o.model
-        plans = [drive, source]
+        plans = [drive]
+        if source is not None:
+            # its own patience must outlast the loading of a model
+            source.values['wait_s'] = o.startup_s
+            plans.append(source)
         if o.record:
-            plans.insert(0, NodePlan('recorder', 'recorder_node', {'bag': str(self.folder.bag)}))
+            plans.insert(0, NodePlan('recorder', 'recorder_node', {'bag': str(self.folder.bag)},
+                                     remaps=drive.remaps))
         settings = parse_settings(list(o.settings))
         for plan in plans:
             if wanted := settings.pop(plan.name, {}):
@@ -78,7 +90,7 @@ class Drive:
         if settings:
             raise UserError(f'--set: there is no node {", ".join(settings)}; the nodes are '
                             f'{", ".join(p.name for p in plans)}')
-        played = source.values.get('source')
+        played = source.values.get('source') if source is not None else None
         if played and self.folder.holds(played):
             raise UserError(f'--source {o.source}: lies in --out {self.folder.path}, whose '
                             'results this drive replaces; choose another --out (OUT of make)')

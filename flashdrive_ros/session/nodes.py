@@ -14,7 +14,8 @@ from ..recording.bag import open_bag, topics_of
 from ..recording.definitions import share_folders
 
 EXAMPLE_VIDEO = Path('test', 'data', 'dashcam_highway.mp4')
-SOURCE_KINDS = 'world, video, video:<file>, bag:<folder or file>, or a path'
+SOURCE_KINDS = ('world, video, video:<file>, bag:<folder or file>, a path, or none (publishers of '
+                'your own)')
 VIDEO_SUFFIXES = ('.mp4', '.avi', '.mkv', '.mov', '.webm', '.m4v')
 
 
@@ -24,19 +25,22 @@ class NodePlan:
     One node to start.
 
     It reads config/<name>.yaml, then `configs` of the same folder, the user's
-    files, and last `values`.
+    files, and last `values`; `remaps` are ROS remapping rules, FROM:=TO.
     """
 
     name: str
     module: str
     values: dict = field(default_factory=dict)
     configs: tuple[str, ...] = ()
+    remaps: tuple[str, ...] = ()
 
     def command(self, namespace: str, files: list[Path], folder: Path) -> list[str]:
         """Command line; writes the values to a file, where they keep their types."""
         command = [sys.executable, '-m', f'flashdrive_ros.nodes.{self.module}', '--ros-args',
                    '-r', f'__node:={self.name}']
         command += namespace_remap(namespace)
+        for rule in self.remaps:
+            command += ['-r', rule]
         if self.values:
             own = folder / f'{self.name}.yaml'
             own.write_text(yaml.safe_dump({'/**': {'ros__parameters': self.values}}))
@@ -56,6 +60,14 @@ def namespace_remap(namespace: str) -> list[str]:
     return ['-r', f'__ns:=/{name}'] if name else []
 
 
+def check_remap(rule: str) -> str:
+    """Return the remapping rule; raises `UserError` for what is none."""
+    if not re.fullmatch(r'[~/\w]+:=[~/\w]+', rule, re.ASCII):
+        raise UserError(f'--remap {rule}: must be FROM:=TO, such as '
+                        'odometry:=/localization/kinematic_state')
+    return rule
+
+
 def shipped_config(name: str) -> Path:
     """Return config/<name>.yaml of this package; raises `UserError` if it isn't installed."""
     folders = share_folders('flashdrive_ros')
@@ -67,13 +79,17 @@ def shipped_config(name: str) -> Path:
 
 
 def source_nodes(source: str, *, subscribers: int, rate: float,
-                 loop: bool) -> tuple[NodePlan, NodePlan]:
+                 loop: bool) -> tuple[NodePlan | None, NodePlan]:
     """
     Return the node that publishes cameras and odometry, and the drive node set for it.
+
+    For 'none', publishers of your own, there is no such node.
 
     Raises `UserError` for a source that is none of `SOURCE_KINDS`.
     """
     drive = NodePlan('drive', 'drive_node')
+    if source == 'none':
+        return None, drive
     waiting = {'wait_for_subscribers': subscribers}
     if source == 'world':
         return NodePlan('world', 'world_node', waiting), drive
