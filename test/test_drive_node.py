@@ -1,5 +1,6 @@
 """The drive node over real DDS, with an engine double."""
 import array
+import dataclasses
 import threading
 
 import numpy as np
@@ -205,6 +206,22 @@ def test_a_plan_that_is_not_finite_is_withheld(drive, engine):
     assert not any(drive.car.heard.values())
     engine.spoil = False
     drive.plan_at(100)
+
+
+def test_an_implausible_plan_is_withheld_with_the_limit(drive, engine):
+    drive.plan_at(0)
+    plan = engine._plan
+
+    def race(*arguments):
+        made = plan(*arguments)
+        return dataclasses.replace(made, speed=made.speed + 1440)
+    engine._plan = race
+    drive.car.drive_on(50, 100)
+    drive.car.see(100)
+    assert drive.says('speed 1.45e+03 m/s, allowed is -15 to 70 m/s')
+    engine._plan = plan
+    drive.plan_at(200)
+    assert drive.car.plan_times() == [0, 200]
 
 
 def test_a_bag_loop_resets_the_engine_and_the_markers_once(drive, engine):

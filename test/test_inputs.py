@@ -206,9 +206,33 @@ def test_odometry_that_is_not_finite_late_or_odd_is_counted_and_dropped():
     buffer.add(at(1000), (0, 0, 0), still)
     buffer.add(at(1590), (0, 0, 0), still)
     buffer.add(at(1e7), (0, 0, 0), still)
-    assert buffer.counts == {'received': 165, 'not finite': 2, 'late': 1, 'repeated': 1,
+    assert buffer.counts == {'received': 165, 'unusable': 2, 'late': 1, 'repeated': 1,
                              'foreign': 1}
     assert buffer.history(at(1550)).xyz[0, 0] == pytest.approx(-15)
+
+
+@pytest.mark.parametrize('position, quaternion', [
+    ((0, 0, 0), (0, 0, 0, 1e-9)), ((0, 0, 0), (1e200, 1e200, 0, 0)), ((1e308, 0, 0), (0, 0, 0, 1)),
+    ((1e15, 0, 0), (0, 0, 0, 1)), ((0, float('inf'), 0), (0, 0, 0, 1))])
+def test_one_unusable_pose_spoils_none_of_the_others(position, quaternion):
+    buffer = OdometryBuffer()
+    for ms in range(0, 1600, 10):
+        buffer.add(at(ms), (ms / 100, 0, 0), (0, 0, 0, 1))
+        buffer.add(at(ms + 5), position, quaternion)
+    assert buffer.counts['unusable'] == 160
+    assert buffer.history(at(1550)).xyz[0, 0] == pytest.approx(-15)
+
+
+@pytest.mark.parametrize('jump', [-100.0, 20.0, 1e6])
+def test_odometry_that_jumps_is_refused_until_the_jump_is_history(jump):
+    buffer = OdometryBuffer()
+    for ms in range(0, 4000, 20):
+        buffer.add(at(ms), (ms / 100 + jump * (ms > 2000), 0, 0), (0, 0, 0, 1))
+    buffer.history(at(2000))
+    for ms in (2050, 2500, 3500):
+        with pytest.raises(InputError, match=r'odometry jumps by .* m, .* s before the frames'):
+            buffer.history(at(ms))
+    assert buffer.history(at(3700)).xyz[0, 0] == pytest.approx(-15)
 
 
 def test_odometry_starts_again_when_time_jumps():

@@ -37,6 +37,7 @@ from ..core.types import NANOSECONDS, DrivePlan, InputError
 from . import drive_parameters, messages, qos
 from .cameras import TRANSPORTS, camera_topics, header_stamp_ns
 from .frames import FrameSelector
+from .gate import implausible
 from .health import DriveHealth
 from .inputs import StepInput, StepInputs
 from .outputs import PlanOutputs
@@ -244,10 +245,10 @@ class DriveNode(LifecycleNodeMixin, Node):
             self._clear_markers()
 
     def _deliver(self, plan: DrivePlan, step_input: StepInput):
-        """Publish a plan, unless it is invalid or nobody wants it any more."""
+        """Publish a plan, unless it is implausible or nobody wants it any more."""
         outputs = self._outputs
-        if not plan.is_finite:
-            self._report('plan', InputError(f'plan {plan.plan_id} has values that are not finite'))
+        if why := implausible(plan):
+            self._report('plan', InputError(why))
         elif self._active and outputs is not None:
             outputs.publish(plan, step_input)
             self.health.published(plan, step_input)

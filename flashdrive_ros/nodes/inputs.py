@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.ego import EgoHistory
+from ..core.ego import EgoHistory, usable_poses
 from ..core.types import CAMERA_NAMES, NANOSECONDS, CameraFrame, FrameSet, InputError
 from .frames import FrameSelector, Selection, StampGate
 
@@ -53,10 +53,10 @@ class OdometryBuffer:
         return self._samples[-1][0] if self._samples else None
 
     def add(self, stamp_ns: int, position, quaternion_xyzw):
-        """Store one pose; poses that are not finite, late or foreign are counted and dropped."""
+        """Store one pose; unusable, late or foreign ones are counted and dropped."""
         self.counts['received'] += 1
-        if not np.isfinite((*position, *quaternion_xyzw)).all() or not any(quaternion_xyzw):
-            self.counts['not finite'] += 1
+        if not usable_poses(position, quaternion_xyzw):
+            self.counts['unusable'] += 1
             return
         sample = (stamp_ns, position, quaternion_xyzw)
         verdict = self._gate.judge(stamp_ns)
