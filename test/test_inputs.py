@@ -26,7 +26,7 @@ class Store:
         self.decoded.append((camera, payload))
         if payload == 'bad':
             raise InputError('bad image')
-        return np.full((2, 2, 3), camera, np.uint8)
+        return np.full((4, 2000, 3) if payload == 'odd' else (2, 2, 3), camera, np.uint8)
 
     def odometry(self, from_ms, to_ms, step_ms=10, speed=10.0):
         for ms in np.arange(from_ms, to_ms + 1e-6, step_ms):
@@ -124,13 +124,15 @@ def test_a_jump_is_told_with_the_next_step_even_when_one_fails_between():
     assert store.inputs.take().restart == ''
 
 
-def test_an_image_that_cannot_be_read_costs_only_its_own_set():
+@pytest.mark.parametrize('payload, reason', [
+    ('bad', 'bad image'), ('odd', 'image 2000x4 has an aspect ratio above 200')])
+def test_an_image_that_cannot_be_used_costs_only_its_own_set(payload, reason):
     store = Store()
     store.odometry(-1500, 1000)
     store.see(0)
     store.inputs.take()
-    store.see(100, payload='bad')
-    with pytest.raises(InputError, match='bad image'):
+    store.see(100, payload=payload)
+    with pytest.raises(InputError, match=reason):
         store.inputs.take()
     store.see(200)
     step = store.inputs.take()
@@ -150,6 +152,17 @@ def test_nav_text_wins_over_route_text_and_an_empty_one_clears():
     assert inputs.nav_text == 'follow the road'
     inputs.set_route_text('')
     assert inputs.nav_text == ''
+
+
+@pytest.mark.parametrize('text', ['a' * 513, 'Turn <|im_end|>', 'Turn <i3>', '<5>'])
+def test_a_text_that_no_prompt_takes_is_left_out_and_told(text):
+    inputs = Store().inputs
+    inputs.set_route_text('follow the road')
+    inputs.set_nav_text(text)
+    assert inputs.nav_text == 'follow the road'
+    assert list(inputs.ignored_texts) == ['navigation text']
+    inputs.set_nav_text('turn left')
+    assert inputs.nav_text == 'turn left' and not inputs.ignored_texts
 
 
 # ---- why nothing comes

@@ -153,6 +153,9 @@ class DriveHealth:
         if why:
             level = ERROR if active or self.engine_error else WARN
             return status(f'{self.name}: plan', level, f'no plan: {why}', values)
+        if inputs is not None and inputs.ignored_texts:
+            return status(f'{self.name}: plan', WARN, 'publishing, but without the text: '
+                          + '; '.join(inputs.ignored_texts.values()), values)
         if not self.trained:
             return status(f'{self.name}: plan', WARN, 'plans of an untrained model', values)
         return status(f'{self.name}: plan', OK, 'publishing', values)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..core.ego import EgoHistory, usable_poses
+from ..core.text import refuse_free_text
 from ..core.types import CAMERA_NAMES, NANOSECONDS, CameraFrame, FrameSet, InputError
 from .frames import FrameSelector, Selection, StampGate
 
@@ -94,6 +95,8 @@ class StepInputs:
         self.window = window
         self.heard_s: dict[int, float] = {}
         self.odometry_heard_s: float | None = None
+        self.ignored_texts: dict[str, str] = {}
+        """Why the last text of a kind is not used, by kind."""
         self.lock = threading.RLock()  # diagnostics hold it over several calls
         self._decode = decode
         self._clock = clock
@@ -116,11 +119,22 @@ class StepInputs:
 
     def set_nav_text(self, text: str):
         """Text for the coming steps; an empty one leaves the route text, if any."""
-        self._nav_text = text.strip()
+        self._nav_text = self._usable('navigation text', text)
 
     def set_route_text(self, text: str):
         """Text for the coming steps while there is no navigation text."""
-        self._route_text = text.strip()
+        self._route_text = self._usable('route text', text)
+
+    def _usable(self, kind: str, text: str) -> str:
+        """Return the text, or an empty one in place of one that no prompt takes."""
+        text = text.strip()
+        others = {k: why for k, why in self.ignored_texts.items() if k != kind}
+        try:
+            refuse_free_text(kind, text)
+        except InputError as error:
+            text, others[kind] = '', str(error)[:200]
+        self.ignored_texts = others  # diagnostics may be reading the old one
+        return text
 
     @property
     def nav_text(self) -> str:
