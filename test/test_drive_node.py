@@ -19,6 +19,7 @@ from support.drive_rig import MS, T0, jpeg, rig  # noqa: E402
 from support.engine_double import EngineDouble  # noqa: E402
 from visualization_msgs.msg import Marker  # noqa: E402
 
+from flashdrive_ros import msg  # noqa: E402
 from flashdrive_ros.nodes import messages  # noqa: E402
 from flashdrive_ros.srv import AskQuestion  # noqa: E402
 
@@ -224,6 +225,16 @@ def test_an_implausible_plan_is_withheld_with_the_limit(drive, engine):
     assert drive.car.plan_times() == [0, 200]
 
 
+def test_another_publisher_of_plans_is_an_error(drive):
+    drive.plan_at(0)
+    drive.car.node.create_publisher(msg.DrivePlan, 'drive/plan', 1)
+    assert drive.until(lambda: drive.drive.health.rivals == 1)
+    drive.plan_at(100)
+    assert drive.until(lambda: drive.car.diagnostics['plan'].message
+                       == '1 more publish plans on the same topic')
+    assert drive.car.level('plan') == DiagnosticStatus.ERROR
+
+
 def test_a_bag_loop_resets_the_engine_and_the_markers_once(drive, engine):
     for ms in range(0, 2000, 100):
         drive.plan_at(ms)
@@ -302,6 +313,7 @@ def test_a_checkpoint_that_is_not_there_is_named_and_can_be_corrected(engine):
 @pytest.mark.parametrize('parameters, reason', [
     ({'camera_ids': [0, 9]}, 'camera_ids must be different ones of'),
     ({'camera_topics': ['only/one']}, '1 camera_topics for 2 camera_ids'),
+    ({'camera_topics': ['same', 'same']}, "camera_topics must differ, got ['same', 'same']"),
 ])
 def test_cameras_that_make_no_sense_are_refused_before_loading(engine, parameters, reason):
     with rig(lambda model, config: engine, parameters=parameters) as r:

@@ -203,8 +203,33 @@ def test_a_camera_of_another_time_is_named():
     for ms in range(0, 600, 100):
         store.inputs.add_camera(1, at(ms), None)
         store.inputs.add_camera(0, ms * MS, None)
-    assert store.why() == ('stamps of camera 0 cross_left_120 (/left) are of another time than '
-                           'those of camera 1 front_wide_120 (/front)')
+    assert store.why() == ('camera 0 cross_left_120 (/left): stamps are of another time than '
+                           'those of camera front_wide_120')
+
+
+@pytest.mark.parametrize('stamps_ms, reason', [
+    ([300] * 20, 'stamps do not advance'),
+    (range(3000, 60_000, 3000), 'stamps are more than 1 s apart')])
+def test_an_anchor_with_useless_stamps_is_named_itself(stamps_ms, reason):
+    store = Store()
+    store.odometry(-1500, 2000)
+    store.see(0, 100, 200)
+    store.inputs.take()
+    for i, ms in enumerate(stamps_ms):
+        store.inputs.add_camera(1, at(ms), None)
+        store.inputs.add_camera(0, at(300 + 100 * i), None)
+    store.inputs.take()
+    assert store.why() == f'camera 1 front_wide_120 (/front): {reason}'
+
+
+def test_a_camera_whose_stamps_do_not_advance_is_named():
+    store = Store()
+    store.odometry(-1500, 2000)
+    for ms in range(0, 1000, 100):
+        store.inputs.add_camera(1, at(ms), None)
+        store.inputs.add_camera(0, at(0), None)
+    store.inputs.take()
+    assert store.why() == 'camera 0 cross_left_120 (/left): stamps do not advance'
 
 
 # ---- the buffer

@@ -70,7 +70,11 @@ class Tokenizer:
         """Load `tokenizer.json`; raises `CheckpointError` naming the file."""
         if not path.is_file():
             raise CheckpointError(f'{path} does not exist')
-        return cls.from_text(path.read_text(encoding='utf-8'), config, str(path))
+        try:
+            text = path.read_text(encoding='utf-8')
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(f'{path} is not a tokenizer: {error}') from None
+        return cls.from_text(text, config, str(path))
 
     @classmethod
     def from_text(cls, text: str, config: ModelConfig, name: str) -> Tokenizer:

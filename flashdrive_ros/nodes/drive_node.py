@@ -225,6 +225,8 @@ class DriveNode(LifecycleNodeMixin, Node):
         self.get_logger().error(f'{topic}: a publisher offers incompatible QoS ({policy})')
 
     def _publish_diagnostics(self):
+        publishers = self.count_publishers(self.resolve_topic_name('~/plan'))
+        self.health.rivals = max(0, publishers - (self._outputs is not None))
         array = DiagnosticArray(status=self.health.statuses(self._active, self._inputs))
         array.header.stamp = self.get_clock().now().to_msg()
         self._diagnostics.publish(array)

@@ -205,10 +205,10 @@ class StepInputs:
         """Which camera keeps the others from making a set."""
         def name(camera):
             return f'camera {camera} {CAMERA_NAMES[camera]} ({topics.get(camera, "?")})'
-        for camera, track in self.selector.tracks.items():
-            if track.elsewhere:
-                return (f'stamps of {name(camera)} are of another time than those of '
-                        f'{name(self.selector.anchor)}')
+        anchor = self.selector.anchor  # its stamps are what the others are measured by
+        for camera in (anchor, *self.selector.tracks):
+            if trouble := self.selector.trouble(camera):
+                return f'{name(camera)}: {trouble}'
         absent = self.selector.absent()
         if absent:
             return 'no frame near those of the others from ' + ', '.join(map(name, absent))
