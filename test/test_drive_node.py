@@ -358,6 +358,13 @@ def test_reset_and_questions_are_answered(drive, engine):
     assert drive.until(lambda: drive.car.marker_actions()[-1] == {Marker.DELETEALL})
 
 
+def test_no_answer_to_a_question_is_no_success(drive, engine):
+    engine.ask = lambda question: ''
+    drive.plan_at(0)
+    answer = drive.car.call(AskQuestion, 'ask', question='what is ahead?')
+    assert not answer.success and 'within max_new_tokens' in answer.message
+
+
 def test_services_say_when_no_model_is_loaded(engine):
     with rig(lambda model, config: engine, parameters={'autostart': False}) as r:
         assert r.car.call(Trigger, 'reset').message == 'no model is loaded'
@@ -370,8 +377,8 @@ def test_topics_can_be_named_by_parameter(engine):
         from sensor_msgs.msg import Image
         r.car.cameras = {1: r.car.node.create_publisher(Image, 'mycar/front', 10)}
         r.started()
-        message = Image(encoding='bgr8', width=4, height=4, step=12)
+        message = Image(encoding='bgr8', width=16, height=16, step=48)
         message.header.stamp = messages.stamp(T0)
-        message.data = array.array('B', np.zeros(48, np.uint8).tobytes())
+        message.data = array.array('B', np.zeros(16 * 48, np.uint8).tobytes())
         r.car.cameras[1].publish(message)
         assert r.until(lambda: r.car.plan_times() == [0])

@@ -201,6 +201,9 @@ class DriveNode(LifecycleNodeMixin, Node):
     def _on_ask(self, request: AskQuestion.Request, response: AskQuestion.Response):
         def ask(engine):
             response.answer = engine.ask(request.question)
+            if not response.answer:
+                raise InputError('the model gave no answer, or none that ends within '
+                                 'max_new_tokens')
             response.stamp = messages.stamp(self.health.last_t0_ns)
         return self._answer(response, ask, timeout_s=60.0)
 
