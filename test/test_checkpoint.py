@@ -129,7 +129,7 @@ def test_wrong_shape_is_named_with_both_shapes(folder):
         tensors[key] = torch.zeros(3, 5)
         change.key = key
     edit(folder, change)
-    with pytest.raises(CheckpointError, match=r'wrong shapes: \S+ \[3, 5\] instead of \[') as e:
+    with pytest.raises(CheckpointError, match=r'wrong tensors: \S+ \[3, 5\] instead of \[') as e:
         load(folder)
     assert change.key in str(e.value)
 
@@ -168,7 +168,17 @@ def test_folder_without_weights_is_refused_and_pickles_are_never_opened(folder, 
 
 @pytest.mark.parametrize('change, message', [
     ({'model_type': 'llama'}, "model_type is 'llama', expected 'alpamayo1_5' or 'alpamayo_r1'"),
-    ({'vlm_name_or_path': 'no_such_vlm'}, 'no_such_vlm'),
+    ({'vlm_name_or_path': 'no_such_vlm'}, r'model/no_such_vlm does not exist'),
+    ({'flashdrive': []}, r'config\.json: flashdrive is \[\], expected an object'),
+    ({'vocab_size': 'many'}, r"config\.json: vocab_size is 'many', expected a whole number"),
+    ({'expert_cfg': 'x'}, "expert_cfg is 'x', expected an object"),
+    ({'expert_cfg': {'hidden_size': -8}}, 'hidden_size is -8'),
+    ({'diffusion_cfg': []}, r'diffusion_cfg is \[\], expected an object'),
+    ({'diffusion_cfg': {'num_inference_steps': 'ten'}}, "num_inference_steps is 'ten'"),
+    ({'diffusion_cfg': {'num_inference_steps': 0}}, 'num_inference_steps is 0, expected more'),
+    ({'min_pixels': 1.5}, r'min_pixels is 1\.5'),
+    ({'camera_ids': 7}, 'camera_ids is 7, expected a list'),
+    ({'extra_tokens': [7]}, r'extra_tokens is \(7,\), expected a list of texts'),
     ({'expert_cfg': {'num_key_value_heads': 1}}, 'expert num_key_value_heads is 1'),
     ({'vocab_size': 3000}, 'the tokenizer has 5054 tokens, config.json allows 3000'),
     ({'traj_token_start_idx': 900}, 'the tokenizer has 1026 tokens, config.json puts'),
@@ -191,6 +201,45 @@ def test_broken_tokenizer_is_named(folder):
     (folder / 'vlm/tokenizer.json').write_text('{}')
     with pytest.raises(CheckpointError, match=r'tokenizer\.json is not a tokenizer'):
         load(folder)
+
+
+@pytest.mark.parametrize('weight_map', [[], {'vlm.lm_head.weight': 3}, None])
+def test_broken_index_is_named(folder, weight_map):
+    (folder / 'model.safetensors.index.json').write_text(json.dumps({'weight_map': weight_map}))
+    with pytest.raises(CheckpointError, match=r'index\.json: weight_map must give'):
+        load(folder)
+
+
+@pytest.mark.parametrize('change, message', [
+    ({'text_config': 3}, 'text_config is 3, expected an object'),
+    ({'text_config': {'hidden_size': 'a'}}, "hidden_size is 'a'")])
+def test_broken_sizes_are_named(folder, change, message):
+    edit_config(folder, 'vlm/config.json', **change)
+    with pytest.raises(CheckpointError, match=message):
+        load(folder)
+
+
+def test_a_tokenizer_of_bytes_is_named(folder):
+    (folder / 'vlm/tokenizer.json').write_bytes(bytes(range(256)))
+    with pytest.raises(CheckpointError, match=r'tokenizer\.json is not a tokenizer'):
+        load(folder)
+
+
+def test_weights_that_need_a_scale_are_refused(folder):
+    def quantise(tensors):
+        key = next(iter(tensors))
+        tensors[key] = tensors[key].to(torch.int8)
+    edit(folder, quantise)
+    with pytest.raises(CheckpointError, match=r'is stored as torch\.int8'):
+        load(folder)
+
+
+def test_weights_that_are_not_numbers_are_found_before_the_drive(folder):
+    engine = Engine.from_checkpoint(folder, EngineConfig(device='cpu'))
+    for parameter in engine.model.action_out_proj.parameters():
+        parameter.fill_(torch.nan)
+    with pytest.raises(CheckpointError, match='plans values that are not finite'):
+        engine.warm_up(height=64, width=96)
 
 
 def test_unknown_name_lists_the_shipped_models():
@@ -265,13 +314,19 @@ def test_device_that_is_not_there_is_named():
         checkpoint.resolve_device('cuda:77', 'auto')
 
 
+def test_device_that_holds_no_numbers_is_named():
+    with pytest.raises(CheckpointError, match="device 'meta' can not be used"):
+        checkpoint.resolve_device('meta', 'auto')
+
+
 def test_automatic_dtype_is_float32_on_the_cpu():
     assert checkpoint.resolve_device('cpu', 'auto') == (CPU, torch.float32)
 
 
 @pytest.mark.parametrize('settings', [
     {'num_trajectories': 0}, {'top_p': 1.5}, {'temperature': 0.0}, {'max_new_tokens': 0},
-    {'recompute_labels': 'some'}, {'grid_tolerance_s': 0.06}, {'dtype': 'int8'}])
+    {'recompute_labels': 'some'}, {'grid_tolerance_s': 0.06}, {'dtype': 'int8'},
+    {'nav_guidance_weight': float('nan')}, {'nav_guidance_weight': float('inf')}])
 def test_settings_out_of_range_are_named(settings):
     with pytest.raises(InputError, match=f'{next(iter(settings))} = .* is out of range'):
         EngineConfig(**settings)

@@ -1,5 +1,6 @@
 """The drive node over real DDS, with an engine double."""
 import array
+import dataclasses
 import threading
 
 import numpy as np
@@ -18,6 +19,7 @@ from support.drive_rig import MS, T0, jpeg, rig  # noqa: E402
 from support.engine_double import EngineDouble  # noqa: E402
 from visualization_msgs.msg import Marker  # noqa: E402
 
+from flashdrive_ros import msg  # noqa: E402
 from flashdrive_ros.nodes import messages  # noqa: E402
 from flashdrive_ros.srv import AskQuestion  # noqa: E402
 
@@ -207,6 +209,32 @@ def test_a_plan_that_is_not_finite_is_withheld(drive, engine):
     drive.plan_at(100)
 
 
+def test_an_implausible_plan_is_withheld_with_the_limit(drive, engine):
+    drive.plan_at(0)
+    plan = engine._plan
+
+    def race(*arguments):
+        made = plan(*arguments)
+        return dataclasses.replace(made, speed=made.speed + 1440)
+    engine._plan = race
+    drive.car.drive_on(50, 100)
+    drive.car.see(100)
+    assert drive.says('speed 1.45e+03 m/s, allowed is -15 to 70 m/s')
+    engine._plan = plan
+    drive.plan_at(200)
+    assert drive.car.plan_times() == [0, 200]
+
+
+def test_another_publisher_of_plans_is_an_error(drive):
+    drive.plan_at(0)
+    drive.car.node.create_publisher(msg.DrivePlan, 'drive/plan', 1)
+    assert drive.until(lambda: drive.drive.health.rivals == 1)
+    drive.plan_at(100)
+    assert drive.until(lambda: drive.car.diagnostics['plan'].message
+                       == '1 more publish plans on the same topic')
+    assert drive.car.level('plan') == DiagnosticStatus.ERROR
+
+
 def test_a_bag_loop_resets_the_engine_and_the_markers_once(drive, engine):
     for ms in range(0, 2000, 100):
         drive.plan_at(ms)
@@ -285,6 +313,7 @@ def test_a_checkpoint_that_is_not_there_is_named_and_can_be_corrected(engine):
 @pytest.mark.parametrize('parameters, reason', [
     ({'camera_ids': [0, 9]}, 'camera_ids must be different ones of'),
     ({'camera_topics': ['only/one']}, '1 camera_topics for 2 camera_ids'),
+    ({'camera_topics': ['same', 'same']}, "camera_topics must differ, got ['same', 'same']"),
 ])
 def test_cameras_that_make_no_sense_are_refused_before_loading(engine, parameters, reason):
     with rig(lambda model, config: engine, parameters=parameters) as r:
@@ -329,6 +358,13 @@ def test_reset_and_questions_are_answered(drive, engine):
     assert drive.until(lambda: drive.car.marker_actions()[-1] == {Marker.DELETEALL})
 
 
+def test_no_answer_to_a_question_is_no_success(drive, engine):
+    engine.ask = lambda question: ''
+    drive.plan_at(0)
+    answer = drive.car.call(AskQuestion, 'ask', question='what is ahead?')
+    assert not answer.success and 'within max_new_tokens' in answer.message
+
+
 def test_services_say_when_no_model_is_loaded(engine):
     with rig(lambda model, config: engine, parameters={'autostart': False}) as r:
         assert r.car.call(Trigger, 'reset').message == 'no model is loaded'
@@ -341,8 +377,8 @@ def test_topics_can_be_named_by_parameter(engine):
         from sensor_msgs.msg import Image
         r.car.cameras = {1: r.car.node.create_publisher(Image, 'mycar/front', 10)}
         r.started()
-        message = Image(encoding='bgr8', width=4, height=4, step=12)
+        message = Image(encoding='bgr8', width=16, height=16, step=48)
         message.header.stamp = messages.stamp(T0)
-        message.data = array.array('B', np.zeros(48, np.uint8).tobytes())
+        message.data = array.array('B', np.zeros(16 * 48, np.uint8).tobytes())
         r.car.cameras[1].publish(message)
         assert r.until(lambda: r.car.plan_times() == [0])

@@ -200,6 +200,15 @@ def test_prefill_says_why_and_gives_a_plan(change):
     assert plan.is_finite and plan.xyz.shape == (1, 64, 3)
 
 
+def test_history_newer_than_the_frames_is_left_out():
+    from support.tiny import drive, same
+    expected = drive(tiny_engine(model_of(4)), [3])[0]
+    given = tiny_engine(model_of(4)).step(
+        frame_set(3 * GRID_NS), ego_history(3 * GRID_NS),
+        history=[frame_set(t * GRID_NS) for t in (3, 5, 9)])
+    assert same(given, expected)
+
+
 def test_refresh_is_due_every_period():
     from support.tiny import drive
     engine = tiny_engine(model_of(4), refresh_period_s=0.3)

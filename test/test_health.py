@@ -79,6 +79,15 @@ def test_an_untrained_model_is_a_warning(drive):
     assert said['plan'].message == 'plans of an untrained model'
 
 
+def test_a_text_that_is_not_used_is_a_warning_while_plans_go_on(drive):
+    drive.inputs.set_nav_text('a' * 600)
+    drive.run(1)
+    said = drive.say()['plan']
+    assert said.level == WARN
+    assert said.message == ('publishing, but without the text: navigation text has 600 '
+                            'characters, at most 512 are allowed')
+
+
 def test_the_latest_problem_is_told_until_plans_come_again(drive):
     drive.health.problem('engine', 'RuntimeError: device lost')
     assert drive.say()['plan'].message == 'no plan: RuntimeError: device lost'

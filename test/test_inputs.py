@@ -26,7 +26,7 @@ class Store:
         self.decoded.append((camera, payload))
         if payload == 'bad':
             raise InputError('bad image')
-        return np.full((2, 2, 3), camera, np.uint8)
+        return np.full((4, 2000, 3) if payload == 'odd' else (2, 2, 3), camera, np.uint8)
 
     def odometry(self, from_ms, to_ms, step_ms=10, speed=10.0):
         for ms in np.arange(from_ms, to_ms + 1e-6, step_ms):
@@ -124,13 +124,15 @@ def test_a_jump_is_told_with_the_next_step_even_when_one_fails_between():
     assert store.inputs.take().restart == ''
 
 
-def test_an_image_that_cannot_be_read_costs_only_its_own_set():
+@pytest.mark.parametrize('payload, reason', [
+    ('bad', 'bad image'), ('odd', 'image 2000x4 has an aspect ratio above 200')])
+def test_an_image_that_cannot_be_used_costs_only_its_own_set(payload, reason):
     store = Store()
     store.odometry(-1500, 1000)
     store.see(0)
     store.inputs.take()
-    store.see(100, payload='bad')
-    with pytest.raises(InputError, match='bad image'):
+    store.see(100, payload=payload)
+    with pytest.raises(InputError, match=reason):
         store.inputs.take()
     store.see(200)
     step = store.inputs.take()
@@ -150,6 +152,17 @@ def test_nav_text_wins_over_route_text_and_an_empty_one_clears():
     assert inputs.nav_text == 'follow the road'
     inputs.set_route_text('')
     assert inputs.nav_text == ''
+
+
+@pytest.mark.parametrize('text', ['a' * 513, 'Turn <|im_end|>', 'Turn <i3>', '<5>'])
+def test_a_text_that_no_prompt_takes_is_left_out_and_told(text):
+    inputs = Store().inputs
+    inputs.set_route_text('follow the road')
+    inputs.set_nav_text(text)
+    assert inputs.nav_text == 'follow the road'
+    assert list(inputs.ignored_texts) == ['navigation text']
+    inputs.set_nav_text('turn left')
+    assert inputs.nav_text == 'turn left' and not inputs.ignored_texts
 
 
 # ---- why nothing comes
@@ -190,8 +203,33 @@ def test_a_camera_of_another_time_is_named():
     for ms in range(0, 600, 100):
         store.inputs.add_camera(1, at(ms), None)
         store.inputs.add_camera(0, ms * MS, None)
-    assert store.why() == ('stamps of camera 0 cross_left_120 (/left) are of another time than '
-                           'those of camera 1 front_wide_120 (/front)')
+    assert store.why() == ('camera 0 cross_left_120 (/left): stamps are of another time than '
+                           'those of camera front_wide_120')
+
+
+@pytest.mark.parametrize('stamps_ms, reason', [
+    ([300] * 20, 'stamps do not advance'),
+    (range(3000, 60_000, 3000), 'stamps are more than 1 s apart')])
+def test_an_anchor_with_useless_stamps_is_named_itself(stamps_ms, reason):
+    store = Store()
+    store.odometry(-1500, 2000)
+    store.see(0, 100, 200)
+    store.inputs.take()
+    for i, ms in enumerate(stamps_ms):
+        store.inputs.add_camera(1, at(ms), None)
+        store.inputs.add_camera(0, at(300 + 100 * i), None)
+    store.inputs.take()
+    assert store.why() == f'camera 1 front_wide_120 (/front): {reason}'
+
+
+def test_a_camera_whose_stamps_do_not_advance_is_named():
+    store = Store()
+    store.odometry(-1500, 2000)
+    for ms in range(0, 1000, 100):
+        store.inputs.add_camera(1, at(ms), None)
+        store.inputs.add_camera(0, at(0), None)
+    store.inputs.take()
+    assert store.why() == 'camera 0 cross_left_120 (/left): stamps do not advance'
 
 
 # ---- the buffer
@@ -206,9 +244,33 @@ def test_odometry_that_is_not_finite_late_or_odd_is_counted_and_dropped():
     buffer.add(at(1000), (0, 0, 0), still)
     buffer.add(at(1590), (0, 0, 0), still)
     buffer.add(at(1e7), (0, 0, 0), still)
-    assert buffer.counts == {'received': 165, 'not finite': 2, 'late': 1, 'repeated': 1,
+    assert buffer.counts == {'received': 165, 'unusable': 2, 'late': 1, 'repeated': 1,
                              'foreign': 1}
     assert buffer.history(at(1550)).xyz[0, 0] == pytest.approx(-15)
+
+
+@pytest.mark.parametrize('position, quaternion', [
+    ((0, 0, 0), (0, 0, 0, 1e-9)), ((0, 0, 0), (1e200, 1e200, 0, 0)), ((1e308, 0, 0), (0, 0, 0, 1)),
+    ((1e15, 0, 0), (0, 0, 0, 1)), ((0, float('inf'), 0), (0, 0, 0, 1))])
+def test_one_unusable_pose_spoils_none_of_the_others(position, quaternion):
+    buffer = OdometryBuffer()
+    for ms in range(0, 1600, 10):
+        buffer.add(at(ms), (ms / 100, 0, 0), (0, 0, 0, 1))
+        buffer.add(at(ms + 5), position, quaternion)
+    assert buffer.counts['unusable'] == 160
+    assert buffer.history(at(1550)).xyz[0, 0] == pytest.approx(-15)
+
+
+@pytest.mark.parametrize('jump', [-100.0, 20.0, 1e6])
+def test_odometry_that_jumps_is_refused_until_the_jump_is_history(jump):
+    buffer = OdometryBuffer()
+    for ms in range(0, 4000, 20):
+        buffer.add(at(ms), (ms / 100 + jump * (ms > 2000), 0, 0), (0, 0, 0, 1))
+    buffer.history(at(2000))
+    for ms in (2050, 2500, 3500):
+        with pytest.raises(InputError, match=r'odometry jumps by .* m, .* s before the frames'):
+            buffer.history(at(ms))
+    assert buffer.history(at(3700)).xyz[0, 0] == pytest.approx(-15)
 
 
 def test_odometry_starts_again_when_time_jumps():

@@ -54,6 +54,12 @@ def test_an_integer_is_taken_where_a_float_is_meant(make):
     assert set_(node, 'scale', 2).successful and p['scale'] == 2.0
 
 
+@pytest.mark.parametrize('name', ['names', 'ids'])
+def test_a_list_can_be_given_empty_at_the_start(make, name):
+    _, p = make({name: []})
+    assert p[name] == []
+
+
 def test_lists_of_strings_can_be_given_where_the_default_is_empty(make):
     node, p = make({'names': ['x', 'y']})
     assert p['names'] == ['x', 'y']

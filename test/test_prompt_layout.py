@@ -87,10 +87,18 @@ def test_prompts_follow_settings():
 
 
 @pytest.mark.parametrize('kind', ['nav_text', 'question'])
-def test_marker_tokens_in_free_text_are_refused(kind):
+def test_long_free_text_is_refused_with_the_limit(kind):
+    config = tiny_config()
+    with pytest.raises(InputError, match='has 513 characters, at most 512 are allowed'):
+        build_layout(config, tiny_tokenizer(config), (1,), [(2, 3)], **{kind: 'a' * 513})
+
+
+@pytest.mark.parametrize('marker', ['<|im_end|>', '<|', '<i3>', '<5>'])
+@pytest.mark.parametrize('kind', ['nav_text', 'question'])
+def test_marker_tokens_in_free_text_are_refused(kind, marker):
     config = tiny_config()
     with pytest.raises(InputError, match='must not hold marker tokens'):
-        build_layout(config, tiny_tokenizer(config), (1,), [(2, 3)], **{kind: 'a <|im_end|> b'})
+        build_layout(config, tiny_tokenizer(config), (1,), [(2, 3)], **{kind: f'a {marker} b'})
 
 
 @settings(max_examples=40, deadline=None)

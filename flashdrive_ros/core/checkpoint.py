@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -29,6 +30,7 @@ _PREFIXES = (('vlm.model.visual.', 'visual.'),
 _RECOMPUTED = re.compile(r'action_space\.|.*\.freqs$|.*rotary.*inv_freq$|expert\.embed_tokens\.')
 """Buffers that some checkpoints carry and the code computes from the configuration."""
 _DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
+_HUB_ID = re.compile(r'[\w.-]+/[\w.-]+')
 _KNOWN_VLMS = ('Cosmos-Reason2-8B', 'Cosmos-Reason1.1-8B', 'Qwen3-VL-8B-Instruct')
 """Base models whose sizes are the defaults of `config.py`."""
 
@@ -47,7 +49,7 @@ def find(name: str) -> Path:
         return path
     if path.exists():
         raise CheckpointError(f'{path} is a file, expected a checkpoint directory')
-    if re.fullmatch(r'[\w.-]+/[\w.-]+', name):
+    if _HUB_ID.fullmatch(name):
         return _from_hub(name, ['*.json', '*.safetensors', '*.pt', '*.jinja'])
     shipped = sorted(p.parent.name for p in MODELS.glob('*/config.json'))
     raise CheckpointError(f'no checkpoint {name!r}: neither a directory, nor a hub id, nor one '
@@ -73,7 +75,7 @@ def load(name: str, device: torch.device, dtype: torch.dtype) -> tuple[Alpamayo,
     directory = find(name)
     config, tokenizer_file = read_config(directory)
     tokenizer = Tokenizer.from_file(tokenizer_file, config)
-    with torch.device('meta'):
+    with _blaming(directory / 'config.json'), torch.device('meta'):
         model = Alpamayo(config)
     model = model.to(dtype).to_empty(device=device).eval().requires_grad_(False)
     if config.random_weights_seed is not None:
@@ -81,6 +83,17 @@ def load(name: str, device: torch.device, dtype: torch.dtype) -> tuple[Alpamayo,
     else:
         fill(model, directory)
     return model, tokenizer
+
+
+@contextmanager
+def _blaming(file: Path):
+    """Name `file` in whatever its values cause."""
+    try:
+        yield
+    except Exception as error:
+        what = '' if isinstance(error, CheckpointError) else (
+            f'describes no model: {type(error).__name__}: ')
+        raise CheckpointError(f'{file}: {what}{error}') from error
 
 
 def read_config(directory: Path) -> tuple[ModelConfig, Path]:
@@ -92,6 +105,8 @@ def read_config(directory: Path) -> tuple[ModelConfig, Path]:
     tokenizer = next((t for t in tokenizers if t.is_file()), None)
     known = vlm_name.rpartition('/')[2] in _KNOWN_VLMS
     if not vlm.is_dir() and (tokenizer is None or not known):
+        if not _HUB_ID.fullmatch(vlm_name):
+            raise CheckpointError(f'{vlm} does not exist')
         vlm = _from_hub(vlm_name, ['config.json', 'tokenizer*.json'])
         tokenizer = tokenizer or vlm / 'tokenizer.json'
     sizes = read_json(vlm / 'config.json') if (vlm / 'config.json').is_file() else {}
@@ -100,14 +115,19 @@ def read_config(directory: Path) -> tuple[ModelConfig, Path]:
                               f'{vlm_name} are not known')
     if tokenizer is None:
         raise CheckpointError(f'{directory} has no tokenizer.json, nor has {vlm_name}')
-    return ModelConfig.from_checkpoint(directory, sizes), tokenizer
+    with _blaming(directory / 'config.json'):
+        return ModelConfig.from_checkpoint(directory, sizes), tokenizer
 
 
 def shards(directory: Path) -> list[Path]:
     """Safetensors files of a checkpoint, through its index when there is one."""
     index = directory / 'model.safetensors.index.json'
     if index.is_file():
-        names = sorted(set(read_json(index).get('weight_map', {}).values()))
+        weight_map = read_json(index).get('weight_map')
+        if not isinstance(weight_map, dict) or not all(
+                isinstance(name, str) for name in weight_map.values()):
+            raise CheckpointError(f'{index}: weight_map must give a file name for each key')
+        names = sorted(set(weight_map.values()))
         missing = [n for n in names if not (directory / n).is_file()]
         if missing or not names:
             raise CheckpointError(f'{index} lists shards that do not exist: {missing}')
@@ -122,7 +142,8 @@ def fill(model: Alpamayo, directory: Path) -> None:
     """
     Copy every tensor of the checkpoint to its place in `model`.
 
-    Raises `CheckpointError` naming missing, unexpected and mis-shaped keys.
+    Raises `CheckpointError` naming missing and unexpected keys, and those of a
+    wrong shape or of a type that would need a scale.
     """
     places = dict(_places(model))
     with torch.no_grad():
@@ -142,7 +163,7 @@ def fill(model: Alpamayo, directory: Path) -> None:
             raise CheckpointError(f'{shard} can not be read: {error}') from None
     problems = [f'{what}: {_some(keys)}' for what, keys in (
         ('missing keys', sorted(places)), ('unexpected keys', unexpected),
-        ('wrong shapes', misshaped)) if keys]
+        ('wrong tensors', misshaped)) if keys]
     if problems:
         raise CheckpointError(f'{directory} does not fit its config.json; ' + '; '.join(problems))
 
@@ -155,6 +176,8 @@ def _some(keys: list[str], limit: int = 6) -> str:
 def _copy(key: str, source: Tensor, place: Tensor) -> list[str]:
     if source.dim() == 5:  # the patch embedding is stored as a convolution whose kernel = stride
         source = source.flatten(1)
+    if source.dtype not in _DTYPES.values():
+        return [f'{key} is stored as {source.dtype}']
     if source.shape != place.shape:
         return [f'{key} {list(source.shape)} instead of {list(place.shape)}']
     with torch.no_grad():
@@ -243,8 +266,8 @@ def resolve_device(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
         device = 'cuda' if torch.cuda.is_available() else 'cpu'
     try:
         chosen = torch.device(device)
-        torch.empty(1, device=chosen)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=chosen).item()
+    except (RuntimeError, AssertionError) as error:  # NotImplementedError is a RuntimeError
         raise CheckpointError(f'device {device!r} can not be used: {error}') from None
     if dtype == 'auto':
         dtype = 'bfloat16' if chosen.type == 'cuda' else 'float32'

@@ -7,6 +7,7 @@ Configuration: one dataclass a concern, the defaults of Alpamayo 1.5 visible.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -89,6 +90,12 @@ class ActionConfig:
     max_freq: float = 100.0
     num_inference_steps: int = 10
 
+    def __post_init__(self):
+        """Refuse what would give plans without computing any."""
+        for name in ('num_inference_steps', 'n_waypoints', 'dt'):
+            if not getattr(self, name) > 0:
+                raise CheckpointError(f'{name} is {getattr(self, name)!r}, expected more than 0')
+
 
 R1_CAMERAS = (0, 1, 2, 6)
 """Alpamayo 1 knows no other set of cameras."""
@@ -163,29 +170,30 @@ class ModelConfig:
         """
         Read `directory/config.json`; `vlm` is the base VLM's configuration.
 
-        Raises `CheckpointError` naming the file or key.
+        Raises `CheckpointError` naming the key.
         """
         raw = read_json(directory / 'config.json')
         model_type = raw.get('model_type')
         if model_type not in ('alpamayo1_5', 'alpamayo_r1'):
-            raise CheckpointError(f"{directory / 'config.json'}: model_type is {model_type!r}, "
-                                  "expected 'alpamayo1_5' or 'alpamayo_r1'")
+            raise CheckpointError(f"model_type is {model_type!r}, expected 'alpamayo1_5' or "
+                                  "'alpamayo_r1'")
         is_r1 = model_type == 'alpamayo_r1'
-        own = raw.get('flashdrive', {})
-        text = vlm.get('text_config', vlm)
-        expert = {**text, **(raw.get('expert_cfg') or _EXPERT_OVERRIDES)}
+        own = _section(raw, 'flashdrive')
+        text = _section(vlm, 'text_config') if 'text_config' in vlm else vlm
+        expert = {**text, **(_section(raw, 'expert_cfg') or _EXPERT_OVERRIDES)}
         prompt = {'camera_ids': R1_CAMERAS if is_r1 else None, **raw, **own, **_tokenizers(raw),
                   'include_camera_ids': not is_r1 and raw.get('include_camera_ids', True),
                   'include_frame_nums': not is_r1 and raw.get('include_frame_nums', True)}
         return cls(
-            name=own.get('name', directory.name), model_type=model_type,
-            vision=_take(VisionConfig, vlm.get('vision_config', {})),
+            name=_checked('name', own.get('name'), directory.name), model_type=model_type,
+            vision=_take(VisionConfig, _section(vlm, 'vision_config')),
             text=_decoder_config(text), expert=_decoder_config(expert),
             action=_take(ActionConfig, _action(raw)), prompt=_take(PromptConfig, prompt),
-            vocab_size=raw.get('vocab_size', cls.vocab_size),
+            vocab_size=_checked('vocab_size', raw.get('vocab_size'), cls.vocab_size),
             weights_dtype=_dtype_name(raw),
-            expert_non_causal_attention=raw.get('expert_non_causal_attention', True),
-            trained=own.get('trained', True),
+            expert_non_causal_attention=_checked(
+                'expert_non_causal_attention', raw.get('expert_non_causal_attention'), True),
+            trained=_checked('trained', own.get('trained'), True),
             random_weights_seed=own.get('random_weights_seed'))
 
 
@@ -200,27 +208,28 @@ _RELEASED_PROJECTION = {'hidden_size': 1024, 'num_enc_layers': 4}
 def _action(raw: dict) -> dict:
     """Fields of `ActionConfig` out of the sections of a released config.json."""
     action = {}
-    if raw.get('action_space_cfg'):
-        action = {**_RELEASED_SPACE, **raw['action_space_cfg']}
-    if raw.get('action_in_proj_cfg'):
-        projection = {**_RELEASED_PROJECTION, **raw['action_in_proj_cfg']}
+    if space := _section(raw, 'action_space_cfg'):
+        action = {**_RELEASED_SPACE, **space}
+    if projection := _section(raw, 'action_in_proj_cfg'):
+        projection = {**_RELEASED_PROJECTION, **projection}
         action |= {'proj_hidden_size': projection['hidden_size'],
                    'proj_layers': projection['num_enc_layers'],
                    **{k: projection[k] for k in ('num_fourier_feats', 'max_freq')
                       if k in projection}}
-    steps = (raw.get('diffusion_cfg') or {}).get('num_inference_steps')
+    steps = _section(raw, 'diffusion_cfg').get('num_inference_steps')
     return action | {'num_inference_steps': steps}
 
 
 def _tokenizers(raw: dict) -> dict:
     """Fields of `PromptConfig` out of the trajectory tokenizers of a released config.json."""
-    future, history = raw.get('traj_tokenizer_cfg'), raw.get('hist_traj_tokenizer_cfg') or {}
+    future = _section(raw, 'traj_tokenizer_cfg')
+    history = _section(raw, 'hist_traj_tokenizer_cfg')
     fields = {'future_bins': future.get('num_bins') if future else 0}
     names = {'history_bins': 'num_bins', 'history_min': 'ego_xyz_min',
              'history_max': 'ego_xyz_max', 'history_yaw': 'predict_yaw'}
     fields |= {ours: history.get(theirs) for ours, theirs in names.items()}
     for ours, theirs in (('future_min', 'dims_min'), ('future_max', 'dims_max')):
-        fields[ours] = (future or {}).get(theirs)
+        fields[ours] = future.get(theirs)
     return fields
 
 
@@ -234,16 +243,42 @@ def _dtype_name(raw: dict) -> str:
 
 
 def _decoder_config(raw: dict) -> DecoderConfig:
-    rope = raw.get('rope_parameters') or raw.get('rope_scaling') or {}
+    rope = _section(raw, 'rope_parameters') or _section(raw, 'rope_scaling')
     return _take(DecoderConfig, {**raw, **{k: rope[k] for k in ('mrope_section', 'rope_theta')
                                            if k in rope}})
 
 
 def _take(cls, values: dict):
     """Build dataclass `cls` from the keys of `values` that it knows; lists become tuples."""
-    known = {f.name for f in fields(cls)}
-    return cls(**{k: tuple(v) if isinstance(v, list) else v
-                  for k, v in values.items() if k in known and v is not None})
+    return cls(**{f.name: _checked(f.name, values.get(f.name), f.default) for f in fields(cls)})
+
+
+def _section(raw: dict, key: str) -> dict:
+    """Object under `key`, empty when there is none."""
+    value = raw.get(key)
+    if not isinstance(value, dict | None):
+        raise CheckpointError(f'{key} is {value!r}, expected an object')
+    return value or {}
+
+
+def _checked(key: str, value, like):
+    """`value`, lists as tuples, when it is of the kind of `like`; `like` when it is None."""
+    if value is None:
+        return like
+    if like is None or isinstance(like, tuple):
+        value = tuple(value) if isinstance(value, list) else value
+        item, kind = (str, 'a list of texts') if like == () else (int | float, 'a list of numbers')
+        right = isinstance(value, tuple) and all(isinstance(v, item) for v in value)
+    elif isinstance(like, float):
+        right, kind = type(value) in (int, float), 'a number'
+    elif type(like) is int:
+        right, kind = type(value) is int and value >= 0, 'a whole number from 0'
+    else:
+        right, kind = isinstance(value, type(like)), 'true or false' if like in (
+            True, False) else 'a text'
+    if not right:
+        raise CheckpointError(f'{key} is {value!r}, expected {kind}')
+    return value
 
 
 def read_json(path: Path) -> dict:
@@ -317,6 +352,7 @@ class EngineConfig:
             'top_p': 0 < self.top_p <= 1,
             'noise_temperature': 0 <= self.noise_temperature <= 10,
             'recompute_labels': self.recompute_labels in ('keep', 'newest', 'all'),
+            'nav_guidance_weight': math.isfinite(self.nav_guidance_weight),
             'refresh_period_s': self.refresh_period_s >= 0,
             'grid_tolerance_s': 0 < self.grid_tolerance_s < 0.05,
             'dtype': self.dtype in ('auto', 'float32', 'bfloat16', 'float16'),

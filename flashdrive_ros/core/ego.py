@@ -8,6 +8,10 @@ import numpy as np
 from .types import GRID_NS, NANOSECONDS, InputError
 
 HISTORY_POSES = 16
+MAX_POSITION_M = 1e8
+"""Beyond it double precision is coarse; the Earth is smaller."""
+MAX_STEP_SPEED = 100.0
+"""Speed in m/s between two poses of the history above which they are no drive but a jump."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,8 @@ class EgoHistory:
                              f'{list(np.shape(self.xyz))} and {list(np.shape(self.rot))}')
         if not (np.isfinite(self.xyz).all() and np.isfinite(self.rot).all()):
             raise InputError('ego history holds values that are not finite')
+        if np.abs(self.xyz).max() > MAX_POSITION_M:
+            raise InputError(f'ego history reaches {np.abs(self.xyz).max():.3g} m away')
 
     @classmethod
     def from_odometry(cls, stamps_ns, positions, quaternions_xyzw, t0_ns, *,
@@ -41,23 +47,23 @@ class EgoHistory:
         [n, 4] in any fixed frame.  Positions are interpolated linearly,
         rotations along the shortest arc.  Raises `InputError` when the span
         [t0 - 1.5 s, t0] is not covered (up to `max_extrapolation_s` beyond the
-        last sample is extrapolated at constant velocity) or has a gap longer
-        than `max_gap_s`.
+        last sample is extrapolated at constant velocity), has a gap longer
+        than `max_gap_s`, or jumps: faster than `MAX_STEP_SPEED` from one
+        history time to the next.
         """
         stamps = np.asarray(stamps_ns, dtype=np.int64)
         positions = np.asarray(positions, dtype=np.float64)
         quaternions = np.asarray(quaternions_xyzw, dtype=np.float64)
         times = t0_ns + GRID_NS * np.arange(-HISTORY_POSES + 1, 1, dtype=np.int64)
         _check_cover(stamps, times, max_gap_s, max_extrapolation_s)
-        norms = np.linalg.norm(quaternions, axis=1, keepdims=True)
-        finite = np.isfinite(positions).all() and np.isfinite(norms).all()
-        if not (finite and (norms > 1e-6).all()):
+        if not usable_poses(positions, quaternions).all():
             raise InputError('odometry holds poses that are not finite or quaternions of length 0')
-        quaternions = quaternions / norms
+        quaternions = quaternions / np.linalg.norm(quaternions, axis=1, keepdims=True)
         right = np.clip(np.searchsorted(stamps, times, side='left'), 1, len(stamps) - 1)
         left = right - 1
         weight = (times - stamps[left]) / (stamps[right] - stamps[left])
         xyz = positions[left] + weight[:, None] * (positions[right] - positions[left])
+        _check_steps(xyz)
         rot = quaternion_to_matrix(_slerp(quaternions[left], quaternions[right], weight))
         return cls(t0_ns, *in_frame_of(xyz, rot, xyz[-1], rot[-1]))
 
@@ -65,6 +71,24 @@ class EgoHistory:
 def in_frame_of(xyz, rot, origin_xyz, origin_rot) -> tuple[np.ndarray, np.ndarray]:
     """Poses `xyz` [n, 3], `rot` [n, 3, 3] of a fixed frame, seen from the pose at the origin."""
     return (xyz - origin_xyz) @ origin_rot, origin_rot.T @ rot
+
+
+def usable_poses(positions, quaternions_xyzw) -> np.ndarray:
+    """Say for `positions` [n, 3] m and `quaternions_xyzw` [n, 4] which n are usable poses."""
+    with np.errstate(over='ignore', invalid='ignore'):
+        norms = np.linalg.norm(np.asarray(quaternions_xyzw, np.float64), axis=-1)
+        near = np.abs(np.asarray(positions, np.float64)).max(-1) <= MAX_POSITION_M
+    return near & np.isfinite(norms) & (norms > 1e-6)
+
+
+def _check_steps(xyz):
+    steps = np.linalg.norm(np.diff(xyz, axis=0), axis=1)
+    fastest = int(steps.argmax())
+    speed = steps[fastest] * NANOSECONDS / GRID_NS
+    if speed > MAX_STEP_SPEED:
+        before = (HISTORY_POSES - 1 - fastest) * GRID_NS / NANOSECONDS
+        raise InputError(f'odometry jumps by {steps[fastest]:.3g} m, {before:.1f} s before the '
+                         f'frames: {speed:.3g} m/s (limit {MAX_STEP_SPEED:g} m/s)')
 
 
 def _check_cover(stamps, times, max_gap_s, max_extrapolation_s):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from . import checkpoint, images, unicycle
 from .action import check_reuse, held_constants
-from .config import EngineConfig
+from .config import CheckpointError, EngineConfig
 from .ego import HISTORY_POSES, EgoHistory
 from .memory import FrameMemory
 from .model import Alpamayo
@@ -130,13 +130,20 @@ class Engine:
         self.memory.forget(reason)
 
     def warm_up(self, camera_ids=None, height: int = 1080, width: int = 1920) -> None:
-        """Run two windows of black frames, so that the first real step is as fast as others."""
+        """
+        Run two windows of black frames, so that the first real step is as fast as others.
+
+        Raises `CheckpointError` when not even these give a finite plan.
+        """
         cameras = camera_ids or self.camera_ids or DEFAULT_CAMERAS
         black = np.zeros((height, width, 3), np.uint8)
         plan_id = self.plan_id
         for t0 in (GRID_NS, 2 * GRID_NS):
             ego = EgoHistory(t0, np.zeros((HISTORY_POSES, 3)), np.tile(np.eye(3), (16, 1, 1)))
-            self.step(FrameSet(t0, {c: CameraFrame(black, t0) for c in cameras}), ego)
+            plan = self.step(FrameSet(t0, {c: CameraFrame(black, t0) for c in cameras}), ego)
+            if not plan.is_finite:
+                raise CheckpointError(f'{self.model_name} plans values that are not finite for '
+                                      'black frames: its weights are damaged')
         self.plan_id = plan_id
         self.reset('start')
 
@@ -153,7 +160,8 @@ class Engine:
         last = self.memory.last_t0_ns
         if frames.t0_ns == last:
             return None
-        history = [h for h in history if h.camera_ids == frames.camera_ids]
+        history = [h for h in history
+                   if h.camera_ids == frames.camera_ids and h.t0_ns < frames.t0_ns]
         self._refuse(frames, ego)
         clock = StageClock(self.model.device)
         layout, unguided_layout = self._layouts(frames, nav_text)

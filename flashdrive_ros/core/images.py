@@ -13,9 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .config import PromptConfig, VisionConfig
-from .types import InputError
-
-MAX_ASPECT = 200
+from .types import MAX_ASPECT, InputError
 
 
 def smart_resize(height: int, width: int, factor: int, min_pixels: int,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .config import ModelConfig
+from .text import refuse_free_text
 from .tokenizer import Tokenizer
 from .types import InputError
 
@@ -115,11 +116,12 @@ def build_layout(config: ModelConfig, tokenizer: Tokenizer, camera_ids, grids, *
     Tokenise the prompt and lay it out.
 
     `camera_ids` ascending; `grids` gives (rows, columns) of language-model
-    tokens of each camera's images.  Raises `InputError` for text that holds
-    marker tokens, or a question to a model that answers none.
+    tokens of each camera's images.  Raises `InputError` for text that is too
+    long or holds added tokens, or a question to a model that answers none.
     """
     for kind, text in (('navigation text', nav_text), ('question', question or '')):
-        if '<|' in text:
+        refuse_free_text(kind, text)
+        if tokenizer.holds_added(text):
             raise InputError(f'{kind} must not hold marker tokens: {text!r}')
     if config.is_r1 and question is not None:
         raise InputError(f'{config.name} (Alpamayo 1) answers no questions')

@@ -16,7 +16,7 @@ from .config import EngineConfig
 from .model import Alpamayo
 from .sampling import choose
 from .stream import PromptStream
-from .text import between
+from .text import between, without_markers
 from .tokenizer import Tokenizer
 from .types import Reasoning
 
@@ -117,5 +117,5 @@ def follow(stream: PromptStream, reasoned: Reasoned) -> Reasoned:
 
 def written(tokenizer: Tokenizer, ids: list[int], stop: str) -> Reasoning:
     """Reasoning of generated `ids`, which ended as `stop` says."""
-    text = between(tokenizer.decode(ids), 'cot')
+    text = without_markers(between(tokenizer.decode(ids), 'cot'))
     return Reasoning(text=text, token_ids=tuple(ids), rounds=len(ids), stop_reason=stop)

@@ -3,6 +3,11 @@ from __future__ import annotations
 
 import re
 
+from .types import InputError
+
+MAX_FREE_TEXT = 512
+"""Characters of a navigation text or a question: every one of them costs time in every step."""
+_MARKERS = re.compile(r'<\|(?:[^<>|]*\|>)?|<[^\s<>]+>')
 _SIDES = re.compile(r'\b(left|right)\b', re.IGNORECASE)
 
 
@@ -15,6 +20,19 @@ def between(text: str, name: str) -> str:
     """
     body, found, _ = text.partition(f'<|{name}_end|>')
     return body.rpartition(f'<|{name}_start|>')[2].strip() if found else ''
+
+
+def refuse_free_text(kind: str, text: str) -> None:
+    """Raise `InputError` when `text` is too long for a prompt, or holds what may be a token."""
+    if len(text) > MAX_FREE_TEXT:
+        raise InputError(f'{kind} has {len(text)} characters, at most {MAX_FREE_TEXT} are allowed')
+    if found := _MARKERS.search(text):
+        raise InputError(f'{kind} must not hold marker tokens: {found.group()!r} in {text!r}')
+
+
+def without_markers(text: str) -> str:
+    """`text` as a person reads it: markers and trajectory or coordinate tokens taken out."""
+    return ' '.join(_MARKERS.sub(' ', text).split()) if _MARKERS.search(text) else text
 
 
 def swap_sides(nav_text: str) -> str:

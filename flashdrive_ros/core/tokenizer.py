@@ -59,6 +59,7 @@ class Tokenizer:
         backend.add_special_tokens([AddedToken(t, special=True, normalized=False)
                                     for t in expand_tokens(prompt.extra_tokens)])
         self.backend = backend
+        self.added = frozenset(backend.get_added_tokens_decoder())
         self.vocab_size = backend.get_vocab_size()
         if self.vocab_size > config.vocab_size:
             raise CheckpointError(f'the tokenizer has {self.vocab_size} tokens, config.json '
@@ -69,7 +70,11 @@ class Tokenizer:
         """Load `tokenizer.json`; raises `CheckpointError` naming the file."""
         if not path.is_file():
             raise CheckpointError(f'{path} does not exist')
-        return cls.from_text(path.read_text(encoding='utf-8'), config, str(path))
+        try:
+            text = path.read_text(encoding='utf-8')
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(f'{path} is not a tokenizer: {error}') from None
+        return cls.from_text(text, config, str(path))
 
     @classmethod
     def from_text(cls, text: str, config: ModelConfig, name: str) -> Tokenizer:
@@ -83,6 +88,10 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, in which markers may be written out."""
         return self.backend.encode(text, add_special_tokens=False).ids
+
+    def holds_added(self, text: str) -> bool:
+        """Say whether part of `text` would become a marker, trajectory or other added token."""
+        return not self.added.isdisjoint(self.encode(text))
 
     def decode(self, ids) -> str:
         """Text of `ids`, markers written out."""

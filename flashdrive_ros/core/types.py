@@ -28,6 +28,10 @@ GRID_NS = 100_000_000
 """The models were trained on frames 100 ms apart."""
 
 
+MAX_ASPECT = 200
+"""Longer side of an image over its shorter one; Qwen's image preparation takes no more."""
+
+
 class InputError(ValueError):
     """A step was refused because of its input; the engine's state is unchanged."""
 
@@ -40,11 +44,13 @@ class CameraFrame:
     stamp_ns: int
 
     def __post_init__(self):
-        """Refuse anything that is not an RGB uint8 image."""
+        """Refuse anything that is not an RGB uint8 image of a usable shape."""
         shape, dtype = np.shape(self.image), getattr(self.image, 'dtype', None)
         if len(shape) != 3 or shape[2] != 3 or 0 in shape or dtype != np.uint8:
             raise InputError(
                 f'a camera frame must be uint8 [H, W, 3] RGB, got {dtype} {list(shape)}')
+        if max(shape[:2]) > MAX_ASPECT * min(shape[:2]):
+            raise InputError(f'image {shape[1]}x{shape[0]} has an aspect ratio above {MAX_ASPECT}')
 
 
 @dataclass(frozen=True)

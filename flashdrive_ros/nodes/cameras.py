@@ -12,6 +12,9 @@ from sensor_msgs.msg import CompressedImage, Image
 from ..core.types import CAMERA_NAMES, NANOSECONDS, InputError
 from .images import ImageError, decode_compressed, decode_image
 
+MIN_SIDE = 16
+"""Pixels: one patch of the vision tower; less shows nothing of a road."""
+
 
 @dataclass(frozen=True)
 class Transport:
@@ -28,7 +31,11 @@ class Transport:
         except Exception as error:
             raise ImageError(
                 f'{topic}: not a {self.message_type.__name__}: {error}') from error
-        return self.decode(message, topic)
+        image = self.decode(message, topic)
+        if min(image.shape[:2]) < MIN_SIDE:
+            raise ImageError(f'{topic}: image of {image.shape[1]} x {image.shape[0]} pixels, '
+                             f'at least {MIN_SIDE} x {MIN_SIDE} are needed')
+        return image
 
 
 TRANSPORTS = {
@@ -45,6 +52,8 @@ def camera_topics(ids: Sequence[int], topics: Sequence[str], suffix: str) -> dic
     topics = topics or [f'camera/{CAMERA_NAMES[i]}/image_raw' for i in ids]
     if len(topics) != len(ids):
         raise InputError(f'{len(topics)} camera_topics for {len(ids)} camera_ids')
+    if len(set(topics)) < len(topics):
+        raise InputError(f'camera_topics must differ, got {list(topics)}')
     return {i: topic + suffix for i, topic in zip(ids, topics)}
 
 

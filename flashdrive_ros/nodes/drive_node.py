@@ -37,6 +37,7 @@ from ..core.types import NANOSECONDS, DrivePlan, InputError
 from . import drive_parameters, messages, qos
 from .cameras import TRANSPORTS, camera_topics, header_stamp_ns
 from .frames import FrameSelector
+from .gate import implausible
 from .health import DriveHealth
 from .inputs import StepInput, StepInputs
 from .outputs import PlanOutputs
@@ -200,6 +201,9 @@ class DriveNode(LifecycleNodeMixin, Node):
     def _on_ask(self, request: AskQuestion.Request, response: AskQuestion.Response):
         def ask(engine):
             response.answer = engine.ask(request.question)
+            if not response.answer:
+                raise InputError('the model gave no answer, or none that ends within '
+                                 'max_new_tokens')
             response.stamp = messages.stamp(self.health.last_t0_ns)
         return self._answer(response, ask, timeout_s=60.0)
 
@@ -224,6 +228,8 @@ class DriveNode(LifecycleNodeMixin, Node):
         self.get_logger().error(f'{topic}: a publisher offers incompatible QoS ({policy})')
 
     def _publish_diagnostics(self):
+        publishers = self.count_publishers(self.resolve_topic_name('~/plan'))
+        self.health.rivals = max(0, publishers - (self._outputs is not None))
         array = DiagnosticArray(status=self.health.statuses(self._active, self._inputs))
         array.header.stamp = self.get_clock().now().to_msg()
         self._diagnostics.publish(array)
@@ -244,10 +250,10 @@ class DriveNode(LifecycleNodeMixin, Node):
             self._clear_markers()
 
     def _deliver(self, plan: DrivePlan, step_input: StepInput):
-        """Publish a plan, unless it is invalid or nobody wants it any more."""
+        """Publish a plan, unless it is implausible or nobody wants it any more."""
         outputs = self._outputs
-        if not plan.is_finite:
-            self._report('plan', InputError(f'plan {plan.plan_id} has values that are not finite'))
+        if why := implausible(plan):
+            self._report('plan', InputError(why))
         elif self._active and outputs is not None:
             outputs.publish(plan, step_input)
             self.health.published(plan, step_input)

@@ -94,7 +94,9 @@ class CameraTrack:
     pending: deque = field(default_factory=lambda: deque(maxlen=KEPT_PENDING))
     foreign: deque = field(default_factory=lambda: deque(maxlen=4))
     newest_ns: int | None = None
+    last_ns: int | None = None
     index: int = 0
+    repeats: int = 0
     counts: Counter = field(default_factory=Counter)
     _steps: deque = field(default_factory=lambda: deque(maxlen=9))
 
@@ -107,6 +109,11 @@ class CameraTrack:
     def elsewhere(self) -> bool:
         """Its last items were all of another time than the anchor's."""
         return len(self.foreign) == self.foreign.maxlen
+
+    @property
+    def frozen(self) -> bool:
+        """Its last items all repeated one stamp."""
+        return self.repeats >= self.foreign.maxlen
 
     def append(self, item: Stamped):
         """Add an item newer than all before."""
@@ -180,6 +187,8 @@ class FrameSelector:
         track = self.tracks[camera]
         item = Stamped(stamp_ns, payload)
         track.counts['received'] += 1
+        track.repeats = track.repeats + 1 if stamp_ns == track.last_ns else 0
+        track.last_ns = stamp_ns
         if camera != self.anchor:
             self._add_other(track, item)
             return None
@@ -280,6 +289,17 @@ class FrameSelector:
         newest = max(self._slots)
         self._slots[newest + 1] = _Slot(slot.grid_ns + step)
         self._slots.pop(newest + 1 - KEPT_SETS, None)
+
+    def trouble(self, camera: int) -> str:
+        """What is wrong with the stamps of a camera; '' when nothing is."""
+        track = self.tracks[camera]
+        if track.frozen:
+            return 'stamps do not advance'
+        if not track.elsewhere:
+            return ''
+        if camera == self.anchor:
+            return f'stamps are more than {JUMP_NS / NANOSECONDS:g} s apart'
+        return f'stamps are of another time than those of camera {CAMERA_NAMES[self.anchor]}'
 
     def newest_ns(self) -> int | None:
         """Grid time of the newest complete set that was not taken; None without one."""

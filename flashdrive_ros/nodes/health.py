@@ -52,6 +52,8 @@ class DriveHealth:
         self._plan_s = float('-inf')
         self._skew_ms = self._image_ms = 0.0
         self._incompatible: dict[str, str] = {}
+        self.rivals = 0
+        """Other publishers of this node's plans."""
         self._before: Counter = Counter()
         self._before_s = clock()
 
@@ -153,6 +155,12 @@ class DriveHealth:
         if why:
             level = ERROR if active or self.engine_error else WARN
             return status(f'{self.name}: plan', level, f'no plan: {why}', values)
+        if self.rivals:
+            return status(f'{self.name}: plan', ERROR,
+                          f'{self.rivals} more publish plans on the same topic', values)
+        if inputs is not None and inputs.ignored_texts:
+            return status(f'{self.name}: plan', WARN, 'publishing, but without the text: '
+                          + '; '.join(inputs.ignored_texts.values()), values)
         if not self.trained:
             return status(f'{self.name}: plan', WARN, 'plans of an untrained model', values)
         return status(f'{self.name}: plan', OK, 'publishing', values)
@@ -177,9 +185,8 @@ class DriveHealth:
         if age > self.timeout_s:
             what = 'never heard' if age == float('inf') else f'silent for {age:.1f} s'
             return status(name, ERROR, f'{topic}: {what}', values)
-        if track.elsewhere:
-            return status(name, ERROR, f'{topic}: stamps are of another time than those of '
-                          f'camera {CAMERA_NAMES[inputs.selector.anchor]}', values)
+        if trouble := inputs.selector.trouble(camera):
+            return status(name, ERROR, f'{topic}: {trouble}', values)
         if 0 < rates[camera] < 8:
             return status(name, WARN, f'{topic}: slower than 10 Hz', values)
         return status(name, OK, 'receiving', values)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.ego import EgoHistory
+from ..core.ego import EgoHistory, usable_poses
+from ..core.text import refuse_free_text
 from ..core.types import CAMERA_NAMES, NANOSECONDS, CameraFrame, FrameSet, InputError
 from .frames import FrameSelector, Selection, StampGate
 
@@ -53,10 +54,10 @@ class OdometryBuffer:
         return self._samples[-1][0] if self._samples else None
 
     def add(self, stamp_ns: int, position, quaternion_xyzw):
-        """Store one pose; poses that are not finite, late or foreign are counted and dropped."""
+        """Store one pose; unusable, late or foreign ones are counted and dropped."""
         self.counts['received'] += 1
-        if not np.isfinite((*position, *quaternion_xyzw)).all() or not any(quaternion_xyzw):
-            self.counts['not finite'] += 1
+        if not usable_poses(position, quaternion_xyzw):
+            self.counts['unusable'] += 1
             return
         sample = (stamp_ns, position, quaternion_xyzw)
         verdict = self._gate.judge(stamp_ns)
@@ -94,6 +95,8 @@ class StepInputs:
         self.window = window
         self.heard_s: dict[int, float] = {}
         self.odometry_heard_s: float | None = None
+        self.ignored_texts: dict[str, str] = {}
+        """Why the last text of a kind is not used, by kind."""
         self.lock = threading.RLock()  # diagnostics hold it over several calls
         self._decode = decode
         self._clock = clock
@@ -116,11 +119,22 @@ class StepInputs:
 
     def set_nav_text(self, text: str):
         """Text for the coming steps; an empty one leaves the route text, if any."""
-        self._nav_text = text.strip()
+        self._nav_text = self._usable('navigation text', text)
 
     def set_route_text(self, text: str):
         """Text for the coming steps while there is no navigation text."""
-        self._route_text = text.strip()
+        self._route_text = self._usable('route text', text)
+
+    def _usable(self, kind: str, text: str) -> str:
+        """Return the text, or an empty one in place of one that no prompt takes."""
+        text = text.strip()
+        others = {k: why for k, why in self.ignored_texts.items() if k != kind}
+        try:
+            refuse_free_text(kind, text)
+        except InputError as error:
+            text, others[kind] = '', str(error)[:200]
+        self.ignored_texts = others  # diagnostics may be reading the old one
+        return text
 
     @property
     def nav_text(self) -> str:
@@ -191,10 +205,10 @@ class StepInputs:
         """Which camera keeps the others from making a set."""
         def name(camera):
             return f'camera {camera} {CAMERA_NAMES[camera]} ({topics.get(camera, "?")})'
-        for camera, track in self.selector.tracks.items():
-            if track.elsewhere:
-                return (f'stamps of {name(camera)} are of another time than those of '
-                        f'{name(self.selector.anchor)}')
+        anchor = self.selector.anchor  # its stamps are what the others are measured by
+        for camera in (anchor, *self.selector.tracks):
+            if trouble := self.selector.trouble(camera):
+                return f'{name(camera)}: {trouble}'
         absent = self.selector.absent()
         if absent:
             return 'no frame near those of the others from ' + ', '.join(map(name, absent))

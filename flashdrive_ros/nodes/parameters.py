@@ -104,8 +104,10 @@ class NodeParameters(Mapping):
                 node.declare_parameter(spec.name, spec.default, spec.descriptor())
             except InvalidParameterValueException as error:
                 raise ValueError(str(error)) from None
-            value = spec.checked(node.get_parameter(spec.name).value)
-            # an empty list has no type of its own
+            value = node.get_parameter(spec.name).value
+            if value is None and spec.kind.endswith('[]'):
+                value = []  # an empty list has no type of its own
+            value = spec.checked(value)
             node.set_parameters([Parameter(spec.name, _TYPES[spec.kind], value)])
         node.add_on_set_parameters_callback(self._on_set)
 
