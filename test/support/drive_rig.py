@@ -93,13 +93,20 @@ class Car:
 
     def call(self, kind, name, **request):
         """Call a service of the drive node; returns the response."""
-        client = self.node.create_client(kind, f'drive/{name}')
-        assert client.wait_for_service(10.0), f'no service drive/{name}'
+        client = self._client(kind, f'drive/{name}')
         future = client.call_async(kind.Request(**request))
         done = threading.Event()
         future.add_done_callback(lambda _: done.set())
         assert done.wait(20.0), f'drive/{name} does not answer'
         return future.result()
+
+    def _client(self, kind, service):
+        """Client of a service; discovery now and then misses one, and finds the next."""
+        for _ in range(4):
+            client = self.node.create_client(kind, service)
+            if client.wait_for_service(5.0):
+                return client
+        raise AssertionError(f'no service {service}')
 
     def set_parameter(self, name, value):
         """Set a parameter of the drive node; returns the result with its reason."""
