@@ -60,3 +60,13 @@ def ros():
     rclpy.init()
     yield rclpy
     rclpy.try_shutdown()
+
+
+@pytest.fixture(scope='module')
+def one_thread():
+    """Small matrices: more threads would mostly wait for each other."""
+    import torch
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -6,12 +6,13 @@ from support.golden import DATA
 from support.tiny import drive, ego_history, same, tiny_engine, tiny_model
 
 from flashdrive_ros.core import engine, trajectories
+from flashdrive_ros.core.action import integrate
 from flashdrive_ros.core.branches import BranchTails, shared_prefix
 from flashdrive_ros.core.config import EngineConfig
 from flashdrive_ros.core.engine import Engine
 from flashdrive_ros.core.reasoning import Reasoned, follow, reason_separately
 from flashdrive_ros.core.sampling import choose, probabilities
-from flashdrive_ros.core.trajectories import ActionContext, VelocityField, flow
+from flashdrive_ros.core.trajectories import ActionContext, VelocityField
 from flashdrive_ros.core.types import GRID_NS, CameraFrame, FrameSet, Reasoning
 
 SAMPLES = 3
@@ -73,7 +74,8 @@ def test_separate_reasonings_as_a_batch_equal_one_by_one(prompted):
         together = reason_separately(stream, made.tokenizer, hidden, config, generator)
         assert len({text.token_ids for text in together.texts}) == SAMPLES
         noise = torch.randn(SAMPLES, 64, 2, generator=generator)
-        joint = flow(VelocityField(made.model, ActionContext(stream, SAMPLES, together)), noise, 1)
+        joint = integrate(
+            VelocityField(made.model, ActionContext(stream, SAMPLES, together)), noise, 1)
         for k, text in enumerate(together.texts):
             repeat_last(stream, last)
             ids = torch.tensor(text.token_ids)
@@ -81,7 +83,7 @@ def test_separate_reasonings_as_a_batch_equal_one_by_one(prompted):
             for token in ids[:forwarded]:
                 stream.extend(token[None])
             alone = Reasoned((text,), (together.first_action_slot[k],), (stream.length,))
-            own = flow(VelocityField(made.model, ActionContext(stream, 1, alone)),
+            own = integrate(VelocityField(made.model, ActionContext(stream, 1, alone)),
                        noise[k:k + 1], 1)
             torch.testing.assert_close(joint[k:k + 1], own, rtol=0, atol=1e-5)
 
@@ -117,10 +119,12 @@ def test_one_shared_reasoning_serves_all_samples_like_copies_of_it(prompted):
         repeat_last(stream, last)
         shared = follow(stream, Reasoned((text,), (), ()))
         assert shared.tails is None
-        one = flow(VelocityField(made.model, ActionContext(stream, SAMPLES, shared)), noise, 1)
+        one = integrate(
+            VelocityField(made.model, ActionContext(stream, SAMPLES, shared)), noise, 1)
         copies = follow(stream, Reasoned((text,) * SAMPLES, (), ()))
         assert copies.tails is not None
-        many = flow(VelocityField(made.model, ActionContext(stream, SAMPLES, copies)), noise, 1)
+        many = integrate(
+            VelocityField(made.model, ActionContext(stream, SAMPLES, copies)), noise, 1)
     torch.testing.assert_close(one, many, rtol=0, atol=1e-5)
 
 

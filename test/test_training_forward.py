@@ -17,20 +17,12 @@ from flashdrive_ros.training.forward import (
     velocity,
 )
 
+pytestmark = pytest.mark.usefixtures('one_thread')
 CAMERAS = (1, 6)
 FRAMES = 4
 NAVIGATION = ('Limit 50 km/h. Turn left in 40 m.', '')
 REASON = ('Slow down because the light ahead is red.', 'Wait because our lane is free.')
 QUESTION = 'Which light is ahead?'
-
-
-@pytest.fixture(scope='module', autouse=True)
-def one_thread():
-    """Small matrices: more threads would mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope='module')

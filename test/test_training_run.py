@@ -14,14 +14,7 @@ from flashdrive_ros.training import trainer as trainers
 from flashdrive_ros.training.losses import IGNORE, join, widths_of
 from flashdrive_ros.training.settings import TrainSettings
 
-
-@pytest.fixture(scope='module', autouse=True)
-def one_thread():
-    """Small matrices: more threads would mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures('one_thread')
 
 
 @pytest.fixture(scope='module')

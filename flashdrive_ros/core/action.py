@@ -64,9 +64,9 @@ class ActionInput(nn.Module):
         return self.norm(self.encoder.trunk(features.to(self.norm.weight.dtype)))
 
 
-def mix_velocities(guided: Velocity, unguided: Velocity, weight: float) -> Velocity:
-    """Classifier-free guidance: (1 - weight) * unguided + weight * guided."""
-    return lambda x, t: (1 - weight) * unguided(x, t) + weight * guided(x, t)
+def guide(guided: Tensor, unguided: Tensor, weight: float) -> Tensor:
+    """Classifier-free guidance of velocities: (1 - weight) * unguided + weight * guided."""
+    return (1 - weight) * unguided + weight * guided
 
 
 def integrate(velocity: Velocity, noise: Tensor, steps: int, trace: list | None = None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -146,9 +146,7 @@ def fill(model: Alpamayo, directory: Path) -> None:
     wrong shape or of a type that would need a scale.
     """
     places = dict(_places(model))
-    with torch.no_grad():
-        for name in ('embed_tokens', 'lm_head'):
-            getattr(model, name).weight[model.config.vocab_size:] = 0
+    clear_pads(model)
     unexpected, misshaped = [], []
     for shard in shards(directory):
         try:
@@ -212,18 +210,29 @@ def _public_name(name: str) -> str:
     return name
 
 
-@torch.no_grad()
 def randomise(model: Alpamayo, seed: int) -> None:
     """Fill with seeded random weights: exact sizes to measure speed with, or to train from."""
-    generator = torch.Generator(model.device).manual_seed(seed)
+    draw_weights(model, torch.Generator(model.device).manual_seed(seed),
+                 lambda name, parameter: 0.02 if 'embed' in name else parameter.shape[-1] ** -0.5)
+    clear_pads(model)
+
+
+@torch.no_grad()
+def draw_weights(model: Alpamayo, generator: torch.Generator,
+                 std_of: Callable[[str, Tensor], float]) -> None:
+    """Draw every matrix with the standard deviation `std_of(name, it)`; norms 1, biases 0."""
     for name, parameter in model.named_parameters():
         if name.endswith('bias'):
             parameter.zero_()
         elif parameter.dim() == 1:
             parameter.fill_(1.0)
         else:
-            std = 0.02 if 'embed' in name else parameter.shape[-1] ** -0.5
-            parameter.normal_(0.0, std, generator=generator)
+            parameter.normal_(0.0, std_of(name, parameter), generator=generator)
+
+
+@torch.no_grad()
+def clear_pads(model: Alpamayo) -> None:
+    """Zero the rows that only pad the vocabulary."""
     for table in (model.embed_tokens.weight, model.lm_head.weight):
         table[model.config.vocab_size:] = 0
 

@@ -342,7 +342,6 @@ class EngineConfig:
     def __post_init__(self):
         """Refuse values out of range, naming the field."""
         object.__setattr__(self, 'velocity_reuse', tuple(sorted(set(self.velocity_reuse))))
-        object.__setattr__(self, 'velocity_reuse', tuple(self.velocity_reuse))
         checks = {
             'cpu_threads': 0 <= self.cpu_threads <= 1024,
             'num_trajectories': 1 <= self.num_trajectories <= 64,
@@ -360,3 +359,7 @@ class EngineConfig:
         for name, holds in checks.items():
             if not holds:
                 raise InputError(f'{name} = {getattr(self, name)!r} is out of range')
+
+    def steps_of(self, action: ActionConfig) -> int:
+        """Euler steps of flow matching for a checkpoint's action settings."""
+        return self.flow_steps or action.num_inference_steps

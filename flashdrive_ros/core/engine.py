@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from . import checkpoint, images, unicycle
-from .action import check_reuse, held_constants
+from .action import check_reuse, held_constants, integrate
 from .config import CheckpointError, EngineConfig
 from .ego import HISTORY_POSES, EgoHistory
 from .memory import FrameMemory
@@ -29,7 +29,7 @@ from .stream import PromptStream
 from .streaming import Window, time_reason
 from .text import between
 from .tokenizer import Tokenizer
-from .trajectories import ActionContext, VelocityField, draw_noise, drive, flow
+from .trajectories import ActionContext, VelocityField, draw_noise, drive
 from .trajectory_tokens import history_token_ids
 from .types import (
     GRID_NS,
@@ -99,7 +99,7 @@ class Engine:
     @property
     def flow_steps(self) -> int:
         """Euler steps of flow matching."""
-        return self.config.flow_steps or self.model.config.action.num_inference_steps
+        return self.config.steps_of(self.model.config.action)
 
     def configure(self, **changes) -> None:
         """
@@ -118,8 +118,7 @@ class Engine:
         self.config = config
 
     def _check(self, config: EngineConfig) -> None:
-        wrong = check_reuse(config.velocity_reuse,
-                            config.flow_steps or self.model.config.action.num_inference_steps)
+        wrong = check_reuse(config.velocity_reuse, config.steps_of(self.model.config.action))
         if wrong:
             raise InputError(wrong)
         if config.nav_guidance_weight != 1 and self.model.config.is_r1:
@@ -281,7 +280,7 @@ class Engine:
         field = VelocityField(self.model, context, other, self.config.nav_guidance_weight)
         noise = draw_noise(samples, action.n_waypoints, self.config.noise_temperature,
                            self.generator)
-        controls = flow(field, noise, self.flow_steps, reuse=self.config.velocity_reuse)
+        controls = integrate(field, noise, self.flow_steps, reuse=self.config.velocity_reuse)
         if self.flow_observer is not None:
             self.flow_observer(field, noise)
         return drive(controls, ego, action)

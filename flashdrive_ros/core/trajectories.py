@@ -1,12 +1,10 @@
 """From a reasoned prompt to K trajectories: flow matching in the action expert."""
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import torch
 from torch import Tensor
 
-from .action import integrate
+from .action import guide
 from .branches import shared_prefix
 from .config import ActionConfig
 from .ego import EgoHistory
@@ -81,7 +79,7 @@ class VelocityField:
         guided = self.velocity(tokens, self.context)
         if self.unguided is None:
             return guided
-        return (1 - self.weight) * self.velocity(tokens, self.unguided) + self.weight * guided
+        return guide(guided, self.velocity(tokens, self.unguided), self.weight)
 
     def velocity(self, tokens: Tensor, context: ActionContext) -> Tensor:
         """Velocity [K, N, 2] of the expert for action `tokens` [K, N, hidden]."""
@@ -93,12 +91,6 @@ def draw_noise(samples: int, waypoints: int, temperature: float,
     """Initial noise [K, N, 2] in float32 on the generator's device."""
     return temperature * torch.randn(samples, waypoints, 2, generator=generator,
                                      device=generator.device)
-
-
-def flow(field: VelocityField, noise: Tensor, steps: int, trace: list | None = None,
-         reuse: Collection[int] = ()) -> Tensor:
-    """Normalised controls [K, N, 2]; `trace` and `reuse` as in `integrate`."""
-    return integrate(field, noise, steps, trace, reuse)
 
 
 def drive(controls: Tensor, ego: EgoHistory, config: ActionConfig) -> UnicycleTrajectory:

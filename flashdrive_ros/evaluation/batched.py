@@ -94,7 +94,7 @@ class BatchedEngine:
         noise = torch.stack([draw_noise(
             config.num_trajectories, self.model.config.action.n_waypoints,
             config.noise_temperature, g) for g in generators]).to(self.model.device)
-        steps = config.flow_steps or self.model.config.action.num_inference_steps
+        steps = config.steps_of(self.model.config.action)
         controls = integrate(field, noise, steps, reuse=config.velocity_reuse)
         egos = [r.ego for r in requests]
         driven = drive_all(controls, egos, self.model)

@@ -119,11 +119,6 @@ class DriveHealth:
         self._before = counts
         return rates
 
-    def why_no_plan(self, active: bool, inputs: StepInputs | None) -> str:
-        """The reason, most basic first; '' when plans are coming."""
-        with self._lock:
-            return self._why(active, inputs, self._clock())
-
     def _why(self, active: bool, inputs: StepInputs | None, now: float) -> str:
         if self.engine_state != 'ready':
             return f'engine {self.engine_state}' + (
@@ -179,17 +174,19 @@ class DriveHealth:
         age = now - inputs.heard_s.get(camera, float('-inf'))
         values = {'topic': topic, 'rate_hz': rates[camera], 'age_s': age, **track.counts}
         name = f'{self.name}: camera {camera} {CAMERA_NAMES[camera]}'
-        if topic in self._incompatible:
-            return status(name, ERROR, f'{topic}: a publisher offers incompatible QoS '
-                          f'({self._incompatible[topic]})', values)
-        if age > self.timeout_s:
-            what = 'never heard' if age == float('inf') else f'silent for {age:.1f} s'
-            return status(name, ERROR, f'{topic}: {what}', values)
-        if trouble := inputs.selector.trouble(camera):
+        if trouble := self._unheard(topic, age) or inputs.selector.trouble(camera):
             return status(name, ERROR, f'{topic}: {trouble}', values)
         if 0 < rates[camera] < 8:
             return status(name, WARN, f'{topic}: slower than 10 Hz', values)
         return status(name, OK, 'receiving', values)
+
+    def _unheard(self, topic: str, age: float) -> str:
+        """Why nothing comes on a topic that was heard `age` seconds ago; '' when it comes."""
+        if topic in self._incompatible:
+            return f'a publisher offers incompatible QoS ({self._incompatible[topic]})'
+        if age > self.timeout_s:
+            return 'never heard' if age == float('inf') else f'silent for {age:.1f} s'
+        return ''
 
     def _odometry_status(self, inputs: StepInputs, now, rates) -> DiagnosticStatus:
         heard = inputs.odometry_heard_s
@@ -197,10 +194,6 @@ class DriveHealth:
         values = {'rate_hz': rates['odometry'], 'age_s': age, **inputs.odometry.counts}
         name = f'{self.name}: odometry'
         topic = self.topics.get('odometry', 'odometry')
-        if topic in self._incompatible:
-            return status(name, ERROR, f'{topic}: a publisher offers incompatible QoS '
-                          f'({self._incompatible[topic]})', values)
-        if age > self.timeout_s:
-            what = 'never heard' if heard is None else f'silent for {age:.1f} s'
-            return status(name, ERROR, f'{topic}: {what}', values)
+        if trouble := self._unheard(topic, age):
+            return status(name, ERROR, f'{topic}: {trouble}', values)
         return status(name, OK, 'receiving', values)

@@ -162,7 +162,7 @@ class StepInputs:
             if selection is None:
                 return None
             ego = self.odometry.history(selection.t0_ns)
-            restart, self._restart = self._restart, ''
+            restart = self.pop_restart()
         begin = time.perf_counter()
         decoded = [(selection, self._frame_set(selection))]
         for older in reversed(selection.history):

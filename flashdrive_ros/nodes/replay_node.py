@@ -7,7 +7,6 @@ arrived, which makes a run independent of the speed of the machine.
 """
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from pathlib import Path
@@ -16,7 +15,6 @@ import rclpy
 from rclpy.exceptions import NameValidationException
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
-from rclpy.signals import SignalHandlerOptions
 from rosgraph_msgs.msg import Clock
 
 from ..core.types import GRID_NS
@@ -30,6 +28,7 @@ from ..replay.video_source import VideoSource
 from ..replay.windows import windows
 from .interfaces import message_class
 from .parameters import NodeParameters
+from .process import run_to_end
 from .recording_parameters import REPLAY
 
 VIDEO_SUFFIXES = ('.mp4', '.avi', '.mkv', '.mov', '.webm', '.m4v', '.hevc')
@@ -242,21 +241,8 @@ class ReplayNode(Node):
 
 def replay(parameter_overrides=(), args=None) -> int:
     """Replay to the end, or until SIGINT or SIGTERM; returns the exit code."""
-    rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
-    node = None
-    try:
-        node = ReplayNode(parameter_overrides=list(parameter_overrides))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: node.stop())
-        node.run()
-    except (UserError, ValueError, NameValidationException) as error:
-        print(f'replay: {error}', file=sys.stderr)
-        return 1
-    finally:
-        if node is not None:
-            node.destroy_node()
-        rclpy.try_shutdown()
-    return 0
+    return run_to_end('replay', lambda: ReplayNode(parameter_overrides=list(parameter_overrides)),
+                      args, (UserError, ValueError, NameValidationException))
 
 
 def main(args=None):

@@ -12,15 +12,12 @@ data, so that whoever listens notices; the stamps go on.
 from __future__ import annotations
 
 import math
-import signal
 import sys
 import time
 
-import rclpy
 from nav_msgs.msg import Odometry
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.signals import SignalHandlerOptions
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from std_msgs.msg import Header, String
@@ -35,6 +32,7 @@ from . import qos
 from . import world_messages as convert
 from .messages import stamp, stamp_ns
 from .parameters import NodeParameters, ParameterSpec
+from .process import run_to_end
 
 try:
     from tf2_msgs.msg import TFMessage
@@ -321,28 +319,9 @@ class WorldNode(Node):
                 break
 
 
-def run_world(parameter_overrides=(), args=None) -> int:
+def main(args=None) -> int:
     """Run the world to its end, or until SIGINT or SIGTERM; returns the exit code."""
-    rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
-    node = None
-    try:
-        node = WorldNode(parameter_overrides=list(parameter_overrides))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: node.stop())
-        node.run()
-    except ValueError as error:
-        print(f'world: {error}', file=sys.stderr)
-        return 1
-    finally:
-        if node is not None:
-            node.destroy_node()
-        rclpy.try_shutdown()
-    return 0
-
-
-def main(args=None):
-    """Entry point of the `world_node` executable; returns the exit code."""
-    return run_world(args=args)
+    return run_to_end('world', WorldNode, args, (ValueError,))
 
 
 if __name__ == '__main__':

@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..core.checkpoint import clear_pads, draw_weights
 from ..core.config import ActionConfig
 from ..core.model import Alpamayo
 from ..core.primitives.coordinates import BINS
@@ -27,28 +28,24 @@ def initialise(model: Alpamayo, tokenizer: Tokenizer, seed: int) -> None:
     depths = {'language_model': model.config.text.num_hidden_layers,
               'expert': model.config.expert.num_hidden_layers,
               'visual': model.config.vision.depth}
-    for name, parameter in model.named_parameters():
-        if name.endswith('bias'):
-            parameter.zero_()
-        elif parameter.dim() == 1:
-            parameter.fill_(1.0)
-        else:
-            std = parameter.shape[-1] ** -0.5
-            if name.endswith(_INTO_RESIDUAL) and ('.layers.' in name or '.blocks.' in name):
-                std *= (2 * depths[name.partition('.')[0]]) ** -0.5
-            if name.startswith(('embed_tokens', 'visual.pos_embed')):
-                std = EMBEDDING_STD
-            elif name.startswith(('lm_head', 'action_out_proj')):
-                std = HEAD_STD
-            parameter.normal_(0.0, std, generator=generator)
+
+    def std_of(name: str, parameter: Tensor) -> float:
+        if name.startswith(('embed_tokens', 'visual.pos_embed')):
+            return EMBEDDING_STD
+        if name.startswith(('lm_head', 'action_out_proj')):
+            return HEAD_STD
+        std = parameter.shape[-1] ** -0.5
+        if name.endswith(_INTO_RESIDUAL) and ('.layers.' in name or '.blocks.' in name):
+            std *= (2 * depths[name.partition('.')[0]]) ** -0.5
+        return std
+    draw_weights(model, generator, std_of)
     prompt = model.config.prompt
     for first, count in ((prompt.history_token_start, prompt.history_bins),
                          (tokenizer.id('0'), BINS + 1)):
         for table, std in ((model.embed_tokens.weight, EMBEDDING_STD),
                            (model.lm_head.weight, HEAD_STD)):
             table[first:first + count] = number_line(count, table.shape[1], generator) * std
-    for table in (model.embed_tokens.weight, model.lm_head.weight):
-        table[model.config.vocab_size:] = 0
+    clear_pads(model)
 
 
 def number_line(count: int, width: int, generator: torch.Generator) -> Tensor:

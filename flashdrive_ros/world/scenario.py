@@ -1,7 +1,7 @@
 """What an episode is about, drawn so that every cause gets its share."""
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -68,10 +68,6 @@ class Scenario:
         """Cross-section of the road."""
         return RoadShape(lanes=self.lanes, shoulder=self.shoulder,
                          sidewalk=2.5 if self.junctions else 0.6)
-
-    def with_(self, **changes) -> Scenario:
-        """Return this scenario with some parameters changed."""
-        return replace(self, **changes)
 
     def build_route(self, rng: np.random.Generator, length: float) -> Route:
         """Lay out the road: the event's place first, then whatever comes."""

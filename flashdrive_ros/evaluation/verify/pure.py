@@ -138,7 +138,9 @@ def _check_flow(golden: GoldenDirectory, file: GoldenFile, report: Report) -> No
         states, field = file.tensor(name), guided
         if name.startswith('flow_cfg_w'):
             w = float(name.removeprefix('flow_cfg_w').removesuffix('_x'))
-            field = action.mix_velocities(guided, unguided, w)
+
+            def field(x, t, w=w):
+                return action.guide(guided(x, t), unguided(x, t), w)
         trace: list = []
         steps = states.shape[1] - 1
         last = action.integrate(field, states[:, 0], steps, trace)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.action import held_constants
+from ...core.action import held_constants, integrate
 from ...core.branches import BranchTails
 from ...core.config import ModelConfig
 from ...core.model import Alpamayo
@@ -15,7 +15,7 @@ from ...core.prompt import PromptLayout, build_layout
 from ...core.reasoning import Reasoned
 from ...core.stream import PromptStream
 from ...core.tokenizer import Tokenizer
-from ...core.trajectories import ActionContext, VelocityField, flow
+from ...core.trajectories import ActionContext, VelocityField
 from ...core.vision import ImageFeatures
 
 
@@ -160,7 +160,7 @@ def run_flow(model: Alpamayo, context: ActionContext, noise: Tensor, steps: int,
     inner = VelocityField(model, context, unguided, weight)
     inner.frequencies = inner.frequencies.to(constants).float()
     recorded, trace = RecordingField(inner), []
-    actions = flow(recorded, noise, steps, trace)
+    actions = integrate(recorded, noise, steps, trace)
     tokens = model.action_in_proj(noise, trace[0][0], inner.frequencies)
     return Flowed(torch.stack([t for t, _, _ in trace]), torch.stack([x for _, x, _ in trace]),
                   torch.stack(recorded.guided),
