@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import cv2
 import numpy as np
@@ -211,7 +211,7 @@ class ClipMaker:
         things = episode.moments[tick].things
         size = self.config.episode.width, self.config.episode.height
         facts = questions.Facts(_Boxes(ids, things), size, episode.future(tick)[:, :2],
-                                episode.world.rig)
+                                episode.world.rig, partial(episode.motions, tick))
         asked = questions.draw(facts, rng)
         _fill(arrays, 'question', w, self.tail_of('', asked.question)[0])
         _fill(arrays, 'answer', w, self.tokenizer.encode(asked.answer + '<|answer_end|>'))
