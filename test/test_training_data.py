@@ -82,11 +82,13 @@ def test_what_is_said_and_answered_fits_the_window(clips):
                 reason = tokenizer.decode(ids[:length])
                 assert reason.endswith('<|cot_end|><|traj_future_start|>')
                 assert cause_named(reason) == CAUSES[clip['cause'][w]]
-            answer = tokenizer.decode(clip['answer_ids'][w][:clip['answer_length'][w]])
-            reading = parse(answer)
-            assert not reading.problems
-            assert reading.primitives or answer.removesuffix('<|answer_end|>') in (
-                *PLAIN_ANSWERS, NONE)
+            for ids, length in zip(clip['answer_ids'][w], clip['answer_length'][w]):
+                answer = tokenizer.decode(ids[:length])
+                reading = parse(answer)
+                assert not reading.problems
+                assert reading.primitives or answer.removesuffix('<|answer_end|>') in (
+                    *PLAIN_ANSWERS, NONE)
+            assert len({bytes(ids) for ids in clip['question_ids'][w]}) > 1
             prompt = tokenizer.decode(clip['prompt_ids'][w][:clip['prompt_length'][w]])
             assert prompt.startswith('<|traj_history_start|><i')
             assert prompt.endswith('<|cot_start|>')

@@ -36,8 +36,8 @@ from .episodes import (
 )
 
 ALIGN = 64
-WORDINGS = 4
-"""Of the reasoning; which one is learned is drawn anew every time."""
+WORDINGS, QUESTIONS = 4, 6
+"""Wordings of the reasoning, and questions; which is learned is drawn anew every time."""
 JPEG_SHARE = 0.5
 JPEG_QUALITY = (60, 95)
 PHYSICAL = {'accel_mean': 0.0, 'accel_std': 1.0, 'curvature_mean': 0.0, 'curvature_std': 1.0}
@@ -112,10 +112,10 @@ def clip_fields(clip: ClipConfig, model: ModelConfig, cameras: int) -> dict[str,
         'prompt_length': Field((windows,), 'int32'),
         'reason_ids': Field((windows, WORDINGS, clip.reason_tokens), 'int32'),
         'reason_length': Field((windows, WORDINGS), 'int32'),
-        'question_ids': Field((windows, clip.question_tokens), 'int32'),
-        'question_length': Field((windows,), 'int32'),
-        'answer_ids': Field((windows, clip.answer_tokens), 'int32'),
-        'answer_length': Field((windows,), 'int32'),
+        'question_ids': Field((windows, QUESTIONS, clip.question_tokens), 'int32'),
+        'question_length': Field((windows, QUESTIONS), 'int32'),
+        'answer_ids': Field((windows, QUESTIONS, clip.answer_tokens), 'int32'),
+        'answer_length': Field((windows, QUESTIONS), 'int32'),
         'controls': Field((windows, FUTURE, 2), 'float32'),
         'speed': Field((windows,), 'float32'),
         'future': Field((windows, FUTURE, 3), 'float32'),
@@ -207,14 +207,16 @@ class ClipMaker:
         arrays['cause'][w] = CAUSES.index(moment.because.name)
 
     def _ask(self, arrays, w: int, episode: Episode, tick: int, ids, rng) -> None:
-        """A question about a window, and its answer."""
+        """Questions about a window, and their answers."""
         things = episode.moments[tick].things
         size = self.config.episode.width, self.config.episode.height
         facts = questions.Facts(_Boxes(ids, things), size, episode.future(tick)[:, :2],
                                 episode.world.rig, partial(episode.motions, tick))
-        asked = questions.draw(facts, rng)
-        _fill(arrays, 'question', w, self.tail_of('', asked.question)[0])
-        _fill(arrays, 'answer', w, self.tokenizer.encode(asked.answer + '<|answer_end|>'))
+        for k in range(QUESTIONS):
+            asked = questions.draw(facts, rng)
+            _fill(arrays, 'question', (w, k), self.tail_of('', asked.question)[0])
+            _fill(arrays, 'answer', (w, k), self.tokenizer.encode(
+                asked.answer + '<|answer_end|>'))
 
     def _drive(self, arrays, episode: Episode, ticks: list[int]) -> None:
         """What the expert did next, as a trajectory and as controls."""

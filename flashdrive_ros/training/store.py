@@ -15,7 +15,10 @@ from torch import Tensor
 
 from ..core import images
 from ..core.config import ModelConfig
-from .samples import WORDINGS, Field, SlotLayout
+from .samples import QUESTIONS, WORDINGS, Field, SlotLayout
+
+VARIANTS = {'reason': WORDINGS, 'question': QUESTIONS}
+"""Texts of which a window has several."""
 
 
 @dataclass(frozen=True)
@@ -130,32 +133,42 @@ class ClipStore:
         self.at = (self.at + 1) % self.capacity
         self.filled = min(self.filled + 1, self.capacity)
 
-    def batch(self, clips: Tensor, windows: Tensor, wording: Tensor | None = None) -> Batch:
-        """Windows `windows` [B] of the clips in places `clips` [B]; the world's own wording."""
+    def batch(self, clips: Tensor, windows: Tensor, texts: Mapping[str, Tensor] | None = None
+              ) -> Batch:
+        """
+        Windows `windows` [B] of the clips in places `clips` [B].
+
+        `texts`: which 'reason' (wording) and which 'question' [B] of each; the first without.
+        """
         frames = windows[:, None] + torch.arange(self.frames, device=self.device)
         pictures = self.images[clips[:, None], frames].transpose(1, 2)
         names = [n for n in Batch.__dataclass_fields__ if n != 'images']
-        chosen = torch.zeros_like(clips) if wording is None else wording
-        return Batch(pictures, *(
-            self.arrays[name][(clips, windows, chosen)[:2 + name.startswith('reason')]]
-            for name in names))
+        texts = texts or dict.fromkeys(VARIANTS, torch.zeros_like(clips))
+        chosen = {'reason': texts['reason'], 'question': texts['question'],
+                  'answer': texts['question']}
+
+        def place(name):
+            variant = chosen.get(name.partition('_')[0])
+            return (clips, windows) if variant is None else (clips, windows, variant)
+        return Batch(pictures, *(self.arrays[name][place(name)] for name in names))
 
     def sample(self, count: int, generator: torch.Generator) -> Batch:
         """Draw `count` windows at random; `generator` lives on the CPU."""
         clips = torch.randint(self.filled, (count,), generator=generator).to(self.device)
         windows = torch.randint(self.windows, (count,), generator=generator).to(self.device)
-        return self.batch(clips, windows, self._wording(count, generator))
+        return self.batch(clips, windows, self._texts(count, generator))
 
     def rollouts(self, count: int, length: int, generator: torch.Generator) -> list[Batch]:
         """Draw `count` runs of `length` windows that follow each other, oldest window first."""
         clips = torch.randint(self.filled, (count,), generator=generator).to(self.device)
         first = torch.randint(self.windows - length + 1, (count,), generator=generator)
-        wording = self._wording(count, generator)
-        return [self.batch(clips, first.to(self.device) + step, wording)
+        texts = self._texts(count, generator)
+        return [self.batch(clips, first.to(self.device) + step, texts)
                 for step in range(length)]
 
-    def _wording(self, count: int, generator: torch.Generator) -> Tensor:
-        return torch.randint(WORDINGS, (count,), generator=generator).to(self.device)
+    def _texts(self, count: int, generator: torch.Generator) -> dict[str, Tensor]:
+        return {name: torch.randint(n, (count,), generator=generator).to(self.device)
+                for name, n in VARIANTS.items()}
 
 
 def _torch_type(name: str) -> torch.dtype:
