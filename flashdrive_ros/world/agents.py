@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .map import Crosswalk, Junction
+from .map import Crosswalk, Junction, Route
 from .meshes import GREEN, RED, YELLOW
 
 
@@ -72,3 +72,9 @@ class Pedestrian:
     def phase(self) -> int:
         """Step of the walk, for the mesh."""
         return int(self.walked / 0.19) % 8 if self.walking else 0
+
+
+def walkers_poses(route: Route, s, d, along, across) -> np.ndarray:
+    """Where people on foot are and face, rows x, y, yaw in the map; speeds in m/s."""
+    x, y, yaw = route.pose(s, d)
+    return np.stack([x, y, yaw + np.arctan2(across, along)], 1)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .agents import Pedestrian, Signal
+from .agents import Pedestrian, Signal, walkers_poses
 from .look import car_paint
 from .map import STOP_LINE_M, Crosswalk, Route
 from .meshes import SIZES
@@ -316,9 +316,8 @@ class Director:
         """Where everyone on foot is and faces, rows x, y, yaw in the map."""
         if not self.people:
             return np.zeros((0, 3))
-        s, d, along, across = np.array([(p.s, p.d, p.along, p.across) for p in self.people]).T
-        x, y, yaw = self.route.pose(s, d)
-        return np.stack([x, y, yaw + np.arctan2(across, along)], 1)
+        return walkers_poses(self.route, *np.array(
+            [(p.s, p.d, p.along, p.across) for p in self.people]).T)
 
     def bodies(self) -> np.ndarray:
         """Everything one can run into, rows (x, y, yaw, length, width) in the map."""
