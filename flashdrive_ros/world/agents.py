@@ -57,7 +57,8 @@ class Pedestrian:
         if self.walking:
             self.s += self.along * dt
             self.d += self.across * dt
-            self.walked += dt * float(np.hypot(self.along, self.across))
+            self.walked += dt * (float(np.hypot(self.along, self.across)) if self.across
+                                 else abs(self.along))
 
     def on_road(self, kerb: float) -> bool:
         """Tell whether they are on the carriageway or about to step on it."""
