@@ -19,7 +19,8 @@ from ..world.expert import Cause
 from ..world.navigation import navigation_text
 from ..world.reason import action_of
 from ..world.scenario import EVENTS
-from ..world.stage import things_of
+from ..world.soup import Thing
+from ..world.stage import Snapshot
 from ..world.vehicle import from_map
 from ..world.world import SUBSTEP_S, World
 
@@ -68,12 +69,17 @@ class Moment:
 
     pose: tuple[float, float, float]
     speed: float
-    things: tuple
+    snapshot: Snapshot
     because: Cause
     text: str
     navigation: str
     pushed: bool
     failed: bool
+
+    @property
+    def things(self) -> tuple[Thing, ...]:
+        """What moves or changes, as the renderer wants it; made when first asked for."""
+        return self.snapshot.things
 
     @property
     def kind(self) -> tuple[str, int]:
@@ -164,7 +170,7 @@ def _draw_event(rng: np.random.Generator) -> str:
 def _moment(world: World, pushed: bool, failed: bool) -> Moment:
     return Moment(
         pose=world.state.pose, speed=world.state.speed,
-        things=tuple(things_of(world.director, world.time)), because=world.decision.cause,
+        snapshot=Snapshot(world.director, world.time), because=world.decision.cause,
         text=world.text,
         navigation=navigation_text(world.route, world.s, world.scenario.speed_limit),
         pushed=pushed, failed=failed)

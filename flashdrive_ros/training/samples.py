@@ -171,6 +171,7 @@ class ClipMaker:
         quality = int(rng.integers(*JPEG_QUALITY)) if rng.random() < JPEG_SHARE else 0
         for frame in range(self.config.frames):
             moment = episode.moments[start + frame]
+            # ids are painted only for the cameras that a question is about
             images, ids = episode.world.renderer.render(moment.pose, moment.things, ids=True)
             for v, camera in enumerate(self.camera_ids):
                 arrays['images'][frame, v] = through_jpeg(images[camera], quality)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .map import Crosswalk, Junction
+from .map import Crosswalk, Junction, Route
 from .meshes import GREEN, RED, YELLOW
 
 
@@ -57,7 +57,8 @@ class Pedestrian:
         if self.walking:
             self.s += self.along * dt
             self.d += self.across * dt
-            self.walked += dt * float(np.hypot(self.along, self.across))
+            self.walked += dt * (float(np.hypot(self.along, self.across)) if self.across
+                                 else abs(self.along))
 
     def on_road(self, kerb: float) -> bool:
         """Tell whether they are on the carriageway or about to step on it."""
@@ -72,3 +73,9 @@ class Pedestrian:
     def phase(self) -> int:
         """Step of the walk, for the mesh."""
         return int(self.walked / 0.19) % 8 if self.walking else 0
+
+
+def walkers_poses(route: Route, s, d, along, across) -> np.ndarray:
+    """Where people on foot are and face, rows x, y, yaw in the map; speeds in m/s."""
+    x, y, yaw = route.pose(s, d)
+    return np.stack([x, y, yaw + np.arctan2(across, along)], 1)

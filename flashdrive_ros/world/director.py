@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .agents import Pedestrian, Signal
+from .agents import Pedestrian, Signal, walkers_poses
 from .look import car_paint
 from .map import STOP_LINE_M, Crosswalk, Route
 from .meshes import SIZES
@@ -17,6 +17,8 @@ from .vehicle import FRONT_M, LENGTH_M, MIDDLE_M, WIDTH_M, VehicleState
 MODELS = ('car', 'hatchback', 'suv', 'van', 'truck')
 MODEL_SHARES = (0.36, 0.22, 0.24, 0.1, 0.08)
 MAX_WALKERS = 40
+NEAR_ALONG_M = 80.0
+"""What is farther away along the route than this (and its size) isn't near across any bend."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,7 @@ class Director:
 
     def _ego_row(self, ego_s, ego_d, ego) -> tuple[float, ...]:
         """Return the ego as an obstacle for the traffic."""
-        along = ego.speed * np.cos(ego.yaw - np.interp(ego_s, self.route.s, self.route.yaw))
+        along = ego.speed * np.cos(ego.yaw - self.route.yaw_at(ego_s))
         return ego_s + MIDDLE_M, ego_d, along, LENGTH_M, WIDTH_M, ego.acceleration
 
     @staticmethod
@@ -260,9 +262,10 @@ class Director:
         if streets:
             x, y = ego.x + MIDDLE_M * np.cos(ego.yaw), ego.y + MIDDLE_M * np.sin(ego.yaw)
             own = np.array([[x, y, ego.yaw, LENGTH_M, WIDTH_M]])
-            vehicles = np.concatenate([self.traffic.poses(), self.traffic.sizes[:, :2]], 1)
             for street in streets:
-                street.step(t, dt, np.concatenate([vehicles, own]))
+                junction, s = street.signal.junction, self.traffic.s
+                near = (s > junction.begin - NEAR_ALONG_M) & (s < junction.end + NEAR_ALONG_M)
+                street.step(t, dt, np.concatenate([self.traffic.bodies(near), own]))
 
     def _cue_lead(self, t, ego_s, ego_d):
         if self.scenario.event not in ('lead_brake', 'stop_and_go') or t < self._cue:
@@ -312,20 +315,22 @@ class Director:
             if not passing.any():
                 person.walking = True
 
-    def people_poses(self) -> np.ndarray:
-        """Where everyone on foot is and faces, rows x, y, yaw in the map."""
-        if not self.people:
-            return np.zeros((0, 3))
-        s, d, along, across = np.array([(p.s, p.d, p.along, p.across) for p in self.people]).T
-        x, y, yaw = self.route.pose(s, d)
-        return np.stack([x, y, yaw + np.arctan2(across, along)], 1)
+    def bodies(self, x: float, y: float, s: float, reach: float) -> np.ndarray:
+        """
+        Everything one can run into, rows (x, y, yaw, length, width) in the map.
 
-    def bodies(self) -> np.ndarray:
-        """Everything one can run into, rows (x, y, yaw, length, width) in the map."""
-        vehicles = [np.concatenate([flow.poses(), flow.sizes[:, :2]], 1) for flow in self.flows]
-        people = self.people_poses()
-        people = np.concatenate([people, np.full((len(people), 2), 0.5)], 1)
-        return np.concatenate([*vehicles, self._parked_bodies, people])
+        At least all whose middle is within `reach` (m) of a point near arc length `s`.
+        """
+        rows = [self._parked_bodies,
+                self.traffic.bodies(np.abs(self.traffic.s - s) < reach + NEAR_ALONG_M)]
+        rows += [street.traffic.bodies() for street in self.streets
+                 if street.distance(x, y) < reach]
+        people = [p for p in self.people if abs(p.s - s) < reach + NEAR_ALONG_M]
+        if people:
+            poses = walkers_poses(self.route, *np.array(
+                [(p.s, p.d, p.along, p.across) for p in people]).T)
+            rows.append(np.concatenate([poses, np.full((len(poses), 2), 0.5)], 1))
+        return np.concatenate(rows)
 
     def speeds(self) -> dict[int, float]:
         """Speed of whatever moves by id, m/s."""

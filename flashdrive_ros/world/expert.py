@@ -14,7 +14,7 @@ import numpy as np
 from .agents import Pedestrian, Signal
 from .map import Route
 from .traffic import STOPPABLE, Traffic, bend_speed, follow, idm
-from .vehicle import FRONT_M, WIDTH_M, VehicleState
+from .vehicle import FRONT_M, WIDTH_M, VehicleState, clip
 
 SIGHT_M = 90.0
 """The expert minds nothing farther ahead."""
@@ -79,8 +79,8 @@ class Expert:
         found += self._lights(state, s, signals, t)
         found += self._people(state, s, people)
         cause = min(found, key=lambda c: c.acceleration)
-        smooth = np.clip(cause.acceleration, state.acceleration + JERK[0] * STEP_S,
-                         state.acceleration + JERK[1] * STEP_S)
+        smooth = clip(cause.acceleration, state.acceleration + JERK[0] * STEP_S,
+                      state.acceleration + JERK[1] * STEP_S)
         return Decision(float(smooth), self._steer(state, s, d), cause,
                         {c.name: c.acceleration for c in found})
 
@@ -150,10 +150,10 @@ class Expert:
     def _steer(self, state, s, d) -> float:
         """Feed the lane's curvature forward, steer back to its middle along a smooth approach."""
         reach = max(5.0, 0.9 * state.speed)
-        yaw = float(np.interp(s, self.route.s, self.route.yaw))
+        yaw = float(self.route.yaw_at(s))
         turn = (state.yaw - yaw + np.pi) % (2 * np.pi) - np.pi
-        wanted = np.arctan(np.clip((self.offset - d) / reach, -0.5, 0.5))
+        wanted = np.arctan(clip((self.offset - d) / reach, -0.5, 0.5))
         ahead = float(self.route.curvature_at(s + 0.1 * state.speed, self.offset))
         curvature = ahead + 2.0 / reach * (wanted - turn)
         limit = LATERAL_LIMIT / max(state.speed, 1.0) ** 2
-        return float(np.clip(curvature, -limit, limit))
+        return float(clip(curvature, -limit, limit))

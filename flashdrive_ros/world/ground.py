@@ -24,6 +24,10 @@ FINE_TILES, COARSE_TILES = 4, 6
 FINE_TILE_M, COARSE_TILE_M = 64, 128
 AHEAD_M = 64
 """Windows lie around a point this far ahead of the vehicle."""
+KEPT_TILES = 160
+"""Tiles that are kept, the latest used: all of a minute's drive, about 70 MB."""
+LINE_M = 4.0
+"""Points of a side road's line are this far apart; those of the route are closer."""
 NOISE_M = 64
 SHIFT = 4
 
@@ -82,20 +86,20 @@ class Ground:
         return self._window
 
     def _lay_window(self, kx: int, ky: int) -> tuple[Texture, Texture]:
-        used: dict[tuple, np.ndarray] = {}
-        fine = self._lay(used, kx, ky, FINE_TILES, FINE_TILE_M, FINE_PX_PER_M)
+        fine = self._lay(kx, ky, FINE_TILES, FINE_TILE_M, FINE_PX_PER_M)
         k = FINE_TILE_M / COARSE_TILE_M
-        coarse = self._lay(used, int(np.floor(kx * k)), int(np.floor(ky * k)), COARSE_TILES,
+        coarse = self._lay(int(np.floor(kx * k)), int(np.floor(ky * k)), COARSE_TILES,
                            COARSE_TILE_M, FINE_PX_PER_M // COARSE)
         n = len(fine.image) // COARSE
         column, row = (round((f - c) * coarse.px_per_m)
                        for f, c in zip(fine.origin, coarse.origin, strict=True))
-        coarse.image[row:row + n, column:column + n] = cv2.resize(
-            fine.image, (n, n), interpolation=cv2.INTER_AREA)
-        self._tiles = used
+        cv2.resize(fine.image, (n, n), dst=coarse.image[row:row + n, column:column + n],
+                   interpolation=cv2.INTER_AREA)
+        while len(self._tiles) > KEPT_TILES:
+            del self._tiles[next(iter(self._tiles))]
         return fine, coarse
 
-    def _lay(self, used, kx, ky, tiles, tile_m, px_per_m) -> Texture:
+    def _lay(self, kx, ky, tiles, tile_m, px_per_m) -> Texture:
         """Lay a window of tiles x tiles around the corner (kx, ky) of the tile grid."""
         n = tile_m * px_per_m
         kx, ky = kx - tiles // 2, ky - tiles // 2
@@ -103,17 +107,16 @@ class Ground:
         for row in range(tiles):
             for column in range(tiles):
                 key = (px_per_m, kx + column, ky + row)
-                if key not in self._tiles:
-                    self._tiles[key] = self._paint(
-                        (key[1] * tile_m, key[2] * tile_m), tile_m, px_per_m)
-                used[key] = self._tiles[key]
-                image[row * n:(row + 1) * n, column * n:(column + 1) * n] = used[key]
+                tile = self._tiles.pop(key, None)
+                if tile is None:
+                    tile = self._paint((key[1] * tile_m, key[2] * tile_m), tile_m, px_per_m)
+                self._tiles[key] = tile  # behind all others: the first are the longest unused
+                image[row * n:(row + 1) * n, column * n:(column + 1) * n] = tile
         return Texture(image, (kx * tile_m, ky * tile_m), px_per_m)
 
     def _paint(self, origin, size_m, px_per_m) -> np.ndarray:
         n = size_m * px_per_m
         image = np.empty((n, n, 3), np.uint8)
-        cv2.rectangle(image, (0, 0), (n, n), _colour(self.look.terrain), -1)
         brush = _Brush(image, origin, px_per_m)
         self._paint_surfaces(brush)
         self._add_noise(image, origin, px_per_m)
@@ -125,29 +128,40 @@ class Ground:
         lines = [np.stack([self.route.x, self.route.y], 1)]
         for junction in self.route.junctions:
             for arm in junction.arms:
-                t = np.arange(-2.0, arm.length, 4.0)
+                t = np.arange(-2.0, arm.length, LINE_M)
                 lines.append(np.stack([arm.x + t * np.cos(arm.yaw), arm.y + t * np.sin(arm.yaw)],
                                       1))
         return lines
 
     def _paint_surfaces(self, brush):
-        shape, look, route = self.route.shape, self.look, self.route
-        lines = [piece for line in self._lines for piece in brush.near(line)]
+        shape, look, image = self.route.shape, self.look, brush.image
+        half = shape.kerb + shape.sidewalk
+        lines = [piece for line in self._lines for piece in brush.near(line, half + LINE_M + 1)]
+        junctions = [junction for junction in self.route.junctions
+                     if brush.sees((junction.x, junction.y), junction.half_size + 20)]
         kerb_colour = np.minimum(look.sidewalk * 1.16, 250)
-        for half, colour in ((shape.kerb + shape.sidewalk, look.sidewalk),
-                             (shape.kerb + 0.25, kerb_colour)):
-            for line in lines:
-                brush.line(line, 2 * half, colour)
-        for junction in route.junctions:
-            if brush.sees((junction.x, junction.y), junction.half_size + 20):
+        # broad lines overlap a lot: they are drawn as numbers, which are coloured afterwards
+        numbers = _Brush(np.zeros(image.shape[:2], np.uint8), brush.origin, brush.px_per_m)
+        palette = np.zeros((256, 1, 3), np.uint8)
+        palette[:4, 0] = [_colour(c) for c in (look.terrain, look.sidewalk, kerb_colour,
+                                               look.asphalt)]
+        numbers.lines(lines, 2 * half, 1)
+        numbers.lines(lines, 2 * (shape.kerb + 0.25), 2)
+        if junctions:
+            cv2.applyColorMap(numbers.image, palette, dst=image)
+            for junction in junctions:
                 self._paint_junction(brush, junction, kerb_colour)
-        for line in lines:
-            brush.line(line, 2 * shape.kerb, look.asphalt)
+            numbers.image[:] = 0
+            numbers.lines(lines, 2 * shape.kerb, 3)
+            cv2.copyTo(np.full_like(image, palette[3, 0]), numbers.image, image)
+        else:
+            numbers.lines(lines, 2 * shape.kerb, 3)
+            cv2.applyColorMap(numbers.image, palette, dst=image)
 
     def _paint_junction(self, brush, junction: Junction, kerb_colour):
         look, half = self.look, junction.half_size
         corners = _square(junction.x, junction.y, junction.yaw, half)
-        brush.polygon(corners, look.asphalt)
+        brush.polygons([corners], [look.asphalt])
         radius = half - self.route.shape.kerb
         for corner in corners:
             brush.disc(corner, radius, kerb_colour)
@@ -163,18 +177,17 @@ class Ground:
 
     def _paint_markings(self, brush):
         marks = self.markings
-        for i in np.flatnonzero(brush.sees(marks.middles, 12)):
-            brush.polygon(marks.polygons[i], marks.colours[i])
+        chosen = np.flatnonzero(brush.sees(marks.middles, 12)).tolist()
+        brush.polygons([marks.polygons[i] for i in chosen], [marks.colours[i] for i in chosen])
 
     def _paint_shadows(self, brush):
         if self.look.overcast or not self.shadows:
             return
-        chosen = np.flatnonzero(brush.sees(self._shadow_middles, 25))
-        mask = np.zeros(brush.image.shape[:2], np.uint8)
-        shade = _Brush(mask, brush.origin, brush.px_per_m)
-        for i in chosen:
-            shade.polygon(self.shadows[i], (255, 255, 255))
-        if len(chosen):
+        chosen = np.flatnonzero(brush.sees(self._shadow_middles, 25)).tolist()
+        if chosen:
+            mask = np.zeros(brush.image.shape[:2], np.uint8)
+            shade = _Brush(mask, brush.origin, brush.px_per_m)
+            shade.polygons([self.shadows[i] for i in chosen], [(255, 255, 255)] * len(chosen))
             cv2.copyTo(cv2.convertScaleAbs(brush.image, alpha=0.62), mask, brush.image)
 
 
@@ -194,21 +207,29 @@ class _Brush:
         p = np.asarray(middles) - self.origin
         return ((p > -margin) & (p < self.size_m + margin)).all(-1)
 
-    def near(self, line) -> list[np.ndarray]:
-        """Pieces of a polyline that matter here."""
-        inside = self.sees(line, 40).astype(int)
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], inside, [0]])))
+    def near(self, line, margin) -> list[np.ndarray]:
+        """Pieces of a polyline that lie in the texture or within the margin around it."""
+        inside = self.sees(line, margin)
+        if not inside.any():
+            return []
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], inside, [False]])))
         return [line[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True) if b - a > 1]
 
-    def line(self, points, width_m, colour):
-        """Draw a broad polyline."""
+    def lines(self, lines, width_m, number):
+        """Draw broad polylines."""
         thickness = max(round(width_m * self.px_per_m), 1)
-        cv2.polylines(self.image, [self._px(points)], False, _colour(colour), thickness,
-                      cv2.LINE_8, SHIFT)
+        for points in lines:
+            cv2.polylines(self.image, [self._px(points)], False, number, thickness, cv2.LINE_8,
+                          SHIFT)
 
-    def polygon(self, points, colour):
-        """Fill a polygon."""
-        cv2.fillPoly(self.image, [self._px(points)], _colour(colour), cv2.LINE_AA, SHIFT)
+    def polygons(self, polygons, colours):
+        """Fill polygons one after the other."""
+        if not polygons:
+            return
+        corners, end = self._px(np.concatenate(polygons)), 0
+        for polygon, colour in zip(polygons, _colour(colours), strict=True):
+            begin, end = end, end + len(polygon)
+            cv2.fillPoly(self.image, [corners[begin:end]], colour, cv2.LINE_AA, SHIFT)
 
     def disc(self, middle, radius_m, colour):
         """Fill a circle."""

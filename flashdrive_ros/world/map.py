@@ -108,6 +108,10 @@ class Route:
         beyond = np.maximum(np.asarray(s) - self.s[-1], 0) + np.minimum(np.asarray(s), 0)
         return x + beyond * np.cos(yaw), y + beyond * np.sin(yaw), yaw
 
+    def yaw_at(self, s):
+        """Heading of the reference line."""
+        return np.interp(s, self.s, self.yaw)
+
     def curvature_at(self, s, d=0.0):
         """Curvature of the line at offset `d` (1/m, positive left)."""
         k = np.interp(s, self.s, self.curvature)
@@ -118,8 +122,7 @@ class Route:
         if near is None:
             lo, hi = 0, len(self.s)
         else:
-            lo = int(np.clip((near - 30) / STEP_M, 0, len(self.s) - 2))
-            hi = int(np.clip((near + 30) / STEP_M, lo + 2, len(self.s)))
+            lo, hi = self._around(near)
         i = lo + int(np.argmin((self.x[lo:hi] - x) ** 2 + (self.y[lo:hi] - y) ** 2))
         dx, dy, yaw = x - self.x[i], y - self.y[i], self.yaw[i]
         along = dx * np.cos(yaw) + dy * np.sin(yaw)
@@ -127,6 +130,23 @@ class Route:
         k = self.curvature[i]
         ds = along / max(1 - k * aside, 0.1)
         return float(self.s[i] + ds), float(aside + 0.5 * k * ds * along)
+
+    def offsets(self, points, near: float) -> np.ndarray:
+        """Return d of points [k, 2] within 30 m of that arc length, as `locate` does for one."""
+        lo, hi = self._around(near)
+        x, y = points.T
+        i = lo + np.argmin((self.x[lo:hi] - x[:, None]) ** 2 + (self.y[lo:hi] - y[:, None]) ** 2,
+                           1)
+        dx, dy, yaw, k = x - self.x[i], y - self.y[i], self.yaw[i], self.curvature[i]
+        c, s = np.cos(yaw), np.sin(yaw)
+        along, aside = dx * c + dy * s, -dx * s + dy * c
+        return aside + 0.5 * k * (along / np.maximum(1 - k * aside, 0.1)) * along
+
+    def _around(self, s: float) -> tuple[int, int]:
+        """First sample and the one after the last within 30 m of an arc length."""
+        n = len(self.s)
+        lo = int(min(max((s - 30) / STEP_M, 0), n - 2))
+        return lo, int(min(max((s + 30) / STEP_M, lo + 2), n))
 
     def junction_at(self, s: float) -> Junction | None:
         """Return the junction whose inside holds arc length `s`."""

@@ -33,7 +33,7 @@ class Metrics:
 
     def update(self, state: VehicleState, s: float, d: float, director, t: float) -> Status:
         """Judge the newest moment."""
-        collision = hits_anything(state, director)
+        collision = hits_anything(state, s, director)
         off_road = is_off_road(state, self.route, s)
         junction = self.route.junction_at(s)
         wrong = d > WIDTH_M / 2 and junction is None and not off_road
@@ -81,13 +81,13 @@ def is_off_road(state: VehicleState, route: Route, s: float) -> bool:
         local = np.stack([offset[:, 0] * c + offset[:, 1] * sn,
                           -offset[:, 0] * sn + offset[:, 1] * c], 1)
         return bool((np.abs(local) > reach).any())
-    return any(abs(route.locate(x, y, s)[1]) > route.shape.kerb + 0.05 for x, y in corners)
+    return bool((np.abs(route.offsets(corners, s)) > route.shape.kerb + 0.05).any())
 
 
-def hits_anything(state: VehicleState, director) -> bool:
+def hits_anything(state: VehicleState, s: float, director) -> bool:
     """Whether the ego's body overlaps a vehicle, a person or a parked car."""
     mine = ego_corners(state)
     middle = mine.mean(0)
-    bodies = director.bodies()
+    bodies = director.bodies(*middle, s, NEAR_M)
     near = np.hypot(bodies[:, 0] - middle[0], bodies[:, 1] - middle[1]) < NEAR_M
     return any(overlap(mine, rectangle(*body)) for body in bodies[near])

@@ -8,7 +8,7 @@ tells which thing each pixel shows.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import cv2
 import numpy as np
@@ -48,22 +48,44 @@ class Renderer:
         """
         Images {camera id: RGB [H, W, 3]} seen from pose (x, y, yaw) of base_link.
 
-        With `ids` also {camera id: [H, W] uint16} of `Thing.id`, 0 elsewhere.
+        With `ids` also {camera id: [H, W] uint16} of `Thing.id`, 0 elsewhere; each of
+        these is painted when it is first asked for.
         """
         x, y, _ = pose
         textures = self.ground.window(*pose)
         soup = Soup.join(self._static.near(x, y), soup_of(things, x, y, self.look, self._focal))
         soup.into_base_link(pose)
         soup.add_haze(self.look)
-        images, id_images = {}, {}
+        images, painters = {}, {}
         for i, camera in self.rig.items():
             image = np.empty((camera.height, camera.width, 3), np.uint8)
             self._backdrops[i].draw(image, self.sky, textures, pose)
-            id_image = np.zeros(image.shape[:2], np.uint16) if ids else None
-            _Painter(camera, soup, self._blob_shapes).paint(image, id_image)
+            painters[i] = _Painter(camera, soup, self._blob_shapes)
+            painters[i].paint(image)
             self._sensors[i].expose(image, pose, i)
-            images[i], id_images[i] = image, id_image
-        return (images, id_images) if ids else images
+            images[i] = image
+        return (images, _IdImages(painters)) if ids else images
+
+
+class _IdImages(Mapping):
+    """Id images by camera, painted when asked for."""
+
+    def __init__(self, painters: dict[int, _Painter]):
+        self._painters, self._painted = painters, {}
+
+    def __getitem__(self, camera: int) -> np.ndarray:
+        """Id image [H, W] of a camera."""
+        if camera not in self._painted:
+            self._painted[camera] = self._painters[camera].paint_ids()
+        return self._painted[camera]
+
+    def __iter__(self):
+        """Yield the ids of the cameras."""
+        return iter(self._painters)
+
+    def __len__(self) -> int:
+        """Return the number of cameras."""
+        return len(self._painters)
 
 
 class _Painter:
@@ -88,14 +110,17 @@ class _Painter:
         keys = rank[self.things] * _QUADS + np.concatenate([quad_index, _BLOBS + blob_index])
         self.order = np.argsort(keys, kind='stable')
 
-    def paint(self, image, id_image=None):
-        """Paint all polygons in their order; their things' ids into the other image."""
+    def paint(self, image):
+        """Paint all polygons in their order."""
         fill, polygons = cv2.fillConvexPoly, self.polygons
         colours = self.colours.tolist()
         for k in self.order.tolist():
             fill(image, polygons[k], colours[k], cv2.LINE_AA, SHIFT)
-        if id_image is None:
-            return
+
+    def paint_ids(self) -> np.ndarray:
+        """Paint the ids of their things into an image of its own."""
+        fill, polygons = cv2.fillConvexPoly, self.polygons
+        id_image = np.zeros((self.camera.height, self.camera.width), np.uint16)
         marks = self.soup.ids[self.things]
         order = self.order[self.outline[self.order]]
         marked = np.flatnonzero(marks[order])
@@ -103,6 +128,7 @@ class _Painter:
             # what lies behind the farthest marked thing hides none
             for k in order[marked[0]:].tolist():
                 fill(id_image, polygons[k], int(marks[k]), cv2.LINE_8, SHIFT)
+        return id_image
 
     def _things_in_view(self) -> np.ndarray:
         """Which things are within the camera's horizontal angle."""

@@ -71,6 +71,13 @@ class SideStreet:
         else:
             traffic.s[i], traffic.speed[i] = entry, traffic.desired[i] / 2
 
+    def distance(self, x: float, y: float) -> float:
+        """How far from the kerbs of this street a point lies, m; 0 or less between them."""
+        route = self.route
+        yaw = route.yaw[0]
+        aside = (y - route.y[0]) * np.cos(yaw) - (x - route.x[0]) * np.sin(yaw)
+        return abs(float(aside)) - route.shape.kerb
+
     def in_junction(self, bodies: np.ndarray) -> np.ndarray:
         """Rows of bodies that are on the junction."""
         junction = self.signal.junction
@@ -86,7 +93,9 @@ class SideStreet:
         if not len(traffic):
             return []
         near = np.abs(traffic.s - self.middle) < self.signal.junction.half_size + 2
-        poses = traffic.poses()[near]
+        if not near.any():
+            return []
+        poses = traffic.poses(near)
         middle = (self.signal.junction.begin + self.signal.junction.end) / 2
         return [(*route.locate(x, y, middle), 0.0, ACROSS_M, length, 0.0)
                 for (x, y, _), length in zip(poses, traffic.sizes[near, 0], strict=True)]

@@ -1,9 +1,11 @@
 """What the renderer needs to know of the actors: their meshes, places and lamps."""
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
-from .agents import LAMP_OF
+from .agents import LAMP_OF, walkers_poses
 from .look import Look
 from .map import Route
 from .meshes import BODY, BRAKE, FIXED, block
@@ -51,20 +53,42 @@ def stage_poles(scenery: Scenery, route: Route, look: Look):
 
 def things_of(director, t: float) -> list[Thing]:
     """Everything that moves or changes, as the renderer wants it."""
-    route = director.route
-    things = [Thing(int(flow.ids[i]), flow.models[i], *pose, paint=flow.paints[i],
-                    lamps=flow.lamps(i))
-              for flow in director.flows for i, pose in enumerate(flow.poses().tolist())]
-    things += [Thing(p.id, p.model, p.x, p.y, p.yaw, paint=p.paint,
-                     lamps=frozenset([BRAKE] if p.waiting else []))
-               for p in director.parked]
-    for person, (x, y, yaw) in zip(director.people, director.people_poses().tolist(),
-                                   strict=True):
-        things.append(Thing(person.id, 'pedestrian', x, y, yaw, paint=person.paint,
-                            phase=person.phase))
-    for k, signal in enumerate(director.signals):
-        lamp = frozenset([LAMP_OF[signal.state(t)]])
-        for h, (x, y, yaw, z) in enumerate(signal_heads(signal.junction, route.shape)):
-            things.append(Thing(SIGNAL_IDS + 16 * k + h, 'traffic_light', x, y, yaw, z,
-                                lamps=lamp))
-    return things
+    return list(Snapshot(director, t).things)
+
+
+class Snapshot:
+    """
+    What moves or changes at time `t`; cheap to take, its `things` are made when asked for.
+
+    The director may go on: all that it changes in place is copied.
+    """
+
+    def __init__(self, director, t: float):
+        self._director, self._time = director, t
+        self._flows = [flow.copy() for flow in director.flows]
+        self._people = [(p.id, p.paint, p.phase, p.s, p.d, p.along, p.across)
+                        for p in director.people]
+
+    @cached_property
+    def things(self) -> tuple[Thing, ...]:
+        """Vehicles, people and traffic lights in their places."""
+        director = self._director
+        things = [Thing(id_, model, *pose, paint=paint, lamps=lamps)
+                  for flow in self._flows for id_, model, pose, paint, lamps in zip(
+                      flow.ids.tolist(), flow.models, flow.poses().tolist(), flow.paints,
+                      flow.lamps(), strict=True)]
+        things += [Thing(p.id, p.model, p.x, p.y, p.yaw, paint=p.paint,
+                         lamps=frozenset([BRAKE] if p.waiting else []))
+                   for p in director.parked]
+        if self._people:
+            ids, paints, phases, *places = zip(*self._people, strict=True)
+            poses = walkers_poses(director.route, *np.array(places)).tolist()
+            things += [Thing(id_, 'pedestrian', *pose, paint=paint, phase=phase)
+                       for id_, pose, paint, phase in zip(ids, poses, paints, phases,
+                                                          strict=True)]
+        for k, signal in enumerate(director.signals):
+            lamp = frozenset([LAMP_OF[signal.state(self._time)]])
+            heads = signal_heads(signal.junction, director.route.shape)
+            things += [Thing(SIGNAL_IDS + 16 * k + h, 'traffic_light', *place, lamps=lamp)
+                       for h, place in enumerate(heads)]
+        return tuple(things)

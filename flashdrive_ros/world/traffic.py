@@ -228,24 +228,37 @@ class Traffic:
         for name in (*_COLUMNS, 'sizes'):
             setattr(self, name, getattr(self, name)[keep])
 
-    def poses(self) -> np.ndarray:
-        """Middle and heading of each vehicle in the map, rows x, y, yaw."""
-        x, y, yaw = self.route.pose(self.s, self.d)
-        drift = np.where(self.change >= 0,
-                         (self.d_to - self.d_from) * np.pi / 2 / self.change_s
-                         * np.sin(np.pi * np.clip(self.change / self.change_s, 0, 1)), 0)
-        lean = np.arctan2(drift, np.maximum(self.speed, 2.0))
-        return np.stack([x, y, yaw + np.where(self.direction < 0, np.pi - lean, lean)], 1)
+    def poses(self, chosen=slice(None)) -> np.ndarray:
+        """Middle and heading of the vehicles in the map, rows x, y, yaw."""
+        x, y, yaw = self.route.pose(self.s[chosen], self.d[chosen])
+        change, direction = self.change[chosen], self.direction[chosen]
+        lean = np.zeros(len(change))
+        if (change >= 0).any():
+            drift = np.where(change >= 0,
+                             (self.d_to - self.d_from)[chosen] * np.pi / 2 / self.change_s
+                             * np.sin(np.pi * np.clip(change / self.change_s, 0, 1)), 0)
+            lean = np.arctan2(drift, np.maximum(self.speed[chosen], 2.0))
+        return np.stack([x, y, yaw + np.where(direction < 0, np.pi - lean, lean)], 1)
 
-    def lamps(self, i: int) -> frozenset[int]:
-        """Return the lamps of vehicle i that are on."""
-        on = set()
-        if self.acceleration[i] < -0.6 or self.speed[i] < 0.3:
-            on.add(BRAKE)
-        if self.change[i] >= 0:
-            to_left = (self.d_to[i] - self.d_from[i]) * self.direction[i] > 0
-            on.add(LEFT if to_left else RIGHT)
-        return frozenset(on)
+    def bodies(self, chosen=slice(None)) -> np.ndarray:
+        """Rows (x, y, yaw, length, width) of the vehicles in the map."""
+        return np.concatenate([self.poses(chosen), self.sizes[chosen, :2]], 1)
+
+    def lamps(self) -> list[frozenset[int]]:
+        """Return the lamps of each vehicle that are on."""
+        braking = (self.acceleration < -0.6) | (self.speed < 0.3)
+        to_left = (self.d_to - self.d_from) * self.direction > 0
+        side = np.where(self.change < 0, 0, np.where(to_left, LEFT, RIGHT))
+        return [frozenset(([BRAKE] if b else []) + ([s] if s else []))
+                for b, s in zip(braking.tolist(), side.tolist(), strict=True)]
+
+    def copy(self) -> Traffic:
+        """Return a copy that stays as it is when this traffic moves on."""
+        copy = object.__new__(Traffic)
+        copy.__dict__.update(self.__dict__)
+        copy.__dict__.update({name: getattr(self, name).copy()
+                              for name in ('models', 'paints', *_COLUMNS)})
+        return copy
 
     def obstacles(self, chosen=slice(None)) -> np.ndarray:
         """Rows (s, d, speed along the road, length, width, acceleration) of the vehicles."""

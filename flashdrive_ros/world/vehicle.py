@@ -18,6 +18,11 @@ MAX_CURVATURE_RATE = 0.25
 PLAN_STEP_S = 0.1
 
 
+def clip(value: float, low: float, high: float) -> float:
+    """Keep one number between two; `np.clip` takes twenty times as long for that."""
+    return min(max(value, low), high)
+
+
 @dataclass(frozen=True)
 class VehicleState:
     """Pose of base_link in the map, speed (m/s), acceleration (m/s^2) and curvature (1/m)."""
@@ -41,10 +46,10 @@ class VehicleState:
 
     def advance(self, acceleration: float, curvature: float, dt: float) -> VehicleState:
         """Move for `dt` seconds as near to the commands as the vehicle's limits allow."""
-        a = float(np.clip(acceleration, -MAX_BRAKING, MAX_ACCELERATION))
+        a = float(clip(acceleration, -MAX_BRAKING, MAX_ACCELERATION))
         step = MAX_CURVATURE_RATE * dt
-        k = float(np.clip(curvature, self.curvature - step, self.curvature + step))
-        k = float(np.clip(k, -MAX_CURVATURE, MAX_CURVATURE))
+        k = float(clip(curvature, self.curvature - step, self.curvature + step))
+        k = clip(k, -MAX_CURVATURE, MAX_CURVATURE)
         speed = self.speed + a * dt
         if speed <= 0:
             distance = self.speed ** 2 / (2 * -a) if a < 0 else 0.0
