@@ -9,8 +9,8 @@ training only and are not part of the checkpoint.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
-import cv2
 import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -65,26 +65,35 @@ def seen_in(ids: Mapping[int, np.ndarray], camera_ids: Sequence[int], grid: tupl
     rows, columns = grid
     truth = np.zeros((len(camera_ids), rows, columns, CHANNELS), np.uint8)
     for view, camera in enumerate(camera_ids):
-        marks = ids[camera]
-        if marks.any():
-            truth[view] = _patches(table[marks], rows, columns)
+        marks = ids[camera].ravel()
+        places = np.flatnonzero(marks)
+        if len(places):
+            patch, pixels = patches_of(ids[camera].shape, grid)
+            truth[view] = _shares(patch[places], table[marks[places]], pixels).reshape(
+                rows, columns, CHANNELS)
     return truth
 
 
-def _patches(pixels: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """Truth [rows, columns, CHANNELS] of pixels [h, w, 3] (class + 1, distance, speed)."""
-    kinds = pixels[..., 0]
-    there = kinds > 0
-    layers = [255.0 * (kinds == k + 1) for k in range(len(CLASSES))]
-    layers += [pixels[..., 1] * there, pixels[..., 2] * there, 255.0 * there]
-    shares = np.stack([cv2.resize(layer.astype(np.float32), (columns, rows),
-                                  interpolation=cv2.INTER_AREA) for layer in layers], -1)
-    covered = shares[..., -1:] / 255
-    n = len(CLASSES)
-    shares[..., n:n + 2] = np.where(covered > LEAST, shares[..., n:n + 2]
-                                    / np.maximum(covered, LEAST), 0)
-    shares[..., :n] = np.minimum(shares[..., :n] * PRESENT, 255)
-    return np.round(shares[..., :CHANNELS]).astype(np.uint8)
+@lru_cache(maxsize=8)
+def patches_of(size: tuple[int, int], grid: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Patch [height * width] of each pixel, and how many pixels each patch has."""
+    row, column = (np.arange(n) * k // n for n, k in zip(size, grid))
+    patch = (row[:, None] * grid[1] + column).ravel()
+    return patch, np.bincount(patch, minlength=grid[0] * grid[1])
+
+
+def _shares(patch: np.ndarray, marked: np.ndarray, pixels: np.ndarray) -> np.ndarray:
+    """Truth [patches, CHANNELS] of marked pixels: where they lie, and class + 1, codes [n, 3]."""
+    kinds, n = marked[:, 0].astype(np.int64), len(CLASSES)
+    counts = np.bincount(patch * (n + 1) + kinds, minlength=len(pixels) * (n + 1)).reshape(
+        len(pixels), n + 1)[:, 1:]
+    known = kinds > 0
+    sums = [np.bincount(patch[known], marked[known, k], len(pixels)) for k in (1, 2)]
+    covered = counts.sum(1)
+    learned = covered > LEAST * pixels
+    means = np.where(learned, sums / np.maximum(covered, 1), 0)
+    present = np.minimum(255 * PRESENT * counts / pixels[:, None], 255)
+    return np.round(np.column_stack((present, *means))).astype(np.uint8)
 
 
 class Seeing(nn.Module):
