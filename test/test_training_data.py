@@ -1,4 +1,5 @@
 """Clips: repeatable, true to the expert, the same from processes as without them."""
+import os
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +14,13 @@ from flashdrive_ros.core.primitives.grammar import parse
 from flashdrive_ros.core.unicycle import physical
 from flashdrive_ros.training.causes import cause_named, sentences
 from flashdrive_ros.training.episodes import HELD_OUT, VALIDATION, drive, training_seed
-from flashdrive_ros.training.producers import InProcess, Producers, made_before
+from flashdrive_ros.training.producers import (
+    THREADS,
+    InProcess,
+    Producers,
+    made_before,
+    single_threaded_children,
+)
 from flashdrive_ros.training.questions import AGENTS, PLAIN_ANSWERS
 from flashdrive_ros.training.samples import PHYSICAL, SlotLayout, controls_of
 from flashdrive_ros.training.store import ClipStore
@@ -184,3 +191,11 @@ def test_the_store_gives_windows_of_the_newest_clips(clips):
         assert np.array_equal(batch.controls[row], clip['controls'][window])
     rolled = store.rollouts(3, 2, torch.Generator().manual_seed(0))
     assert torch.equal(rolled[0].images[:, :, 1:], rolled[1].images[:, :, :-1])
+
+
+def test_workers_are_started_with_one_thread_each_and_nobody_else(monkeypatch):
+    monkeypatch.setenv(THREADS[0], '7')
+    monkeypatch.delenv(THREADS[1], raising=False)
+    with single_threaded_children():
+        assert [os.environ[name] for name in THREADS] == ['1'] * len(THREADS)
+    assert os.environ[THREADS[0]] == '7' and THREADS[1] not in os.environ

@@ -9,6 +9,7 @@ from flashdrive_ros.world.map import RoadShape, RouteBuilder
 from flashdrive_ros.world.metrics import overlap, rectangle
 from flashdrive_ros.world.reason import CAUSES, describe
 from flashdrive_ros.world.scenario import Scenario
+from flashdrive_ros.world.stage import Snapshot, things_of
 from flashdrive_ros.world.traffic import follow
 from flashdrive_ros.world.vehicle import Tracker, VehicleState, from_map, to_map
 
@@ -245,3 +246,14 @@ def test_expert_errs_in_none_of_a_thousand_held_out_episodes():
         if m.collided or m.left_road or m.ran_red or m.was_wrong:
             faults.append((seed, world.scenario.event, m.collided, m.left_road, m.ran_red))
     assert not faults, faults
+
+
+def test_a_snapshot_keeps_its_moment_while_the_world_goes_on():
+    world = World(seed=4, scenario='cut_in')
+    taken, seen = [], []
+    for _ in range(60):
+        world.step(0.1)
+        taken.append(Snapshot(world.director, world.time))
+        seen.append(tuple(things_of(world.director, world.time)))
+    assert [snapshot.things for snapshot in taken] == seen
+    assert len(set(seen)) == len(seen)

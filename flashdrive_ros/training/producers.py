@@ -16,6 +16,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ import numpy as np
 from .samples import ClipMaker, Field, SlotLayout
 
 SLOTS = 3
+THREADS = 'OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS'
+"""Read by linear algebra libraries when they are loaded, before a worker could tell them."""
 
 
 def shared_folder(nbytes: int) -> str:
@@ -31,6 +34,21 @@ def shared_folder(nbytes: int) -> str:
     if memory.is_dir() and shutil.disk_usage(memory).free > 1.25 * nbytes:
         return str(memory)
     return tempfile.gettempdir()
+
+
+@contextmanager
+def single_threaded_children():
+    """Let processes that are started meanwhile do linear algebra on one thread each."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, '1'))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class Turn:
@@ -86,8 +104,9 @@ class Producers:
             target=_work, daemon=True, name=f'clips-{w}',
             args=(maker, fields, self.path, w, workers, per_episode, first_clip, limit,
                   self.free[w], self.full[w], self.failures)) for w in range(workers)]
-        for process in self.processes:
-            process.start()
+        with single_threaded_children():
+            for process in self.processes:
+                process.start()
 
     def take(self, wait: bool = True) -> dict[str, np.ndarray] | None:
         """

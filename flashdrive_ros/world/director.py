@@ -209,7 +209,7 @@ class Director:
 
     def stops(self, t: float) -> list[tuple[float, int, bool]]:
         """Closed stop lines for the traffic: (s, direction, no excuse)."""
-        closed = []
+        closed, kerb = [], self.route.shape.kerb
         for signal in self.signals:
             colour = signal.state(t)
             if colour != 'green':
@@ -217,7 +217,7 @@ class Director:
                 far = junction.end + (junction.begin - junction.stop)
                 closed += [(junction.stop, 1, False), (far, -1, False)]
         for person in self.people:
-            if person.on_road(self.route.shape.kerb):
+            if person.on_road(kerb):
                 c = person.crosswalk
                 closed += [(c.stop, 1, True), (2 * c.s - c.stop, -1, True)]
         return closed

@@ -24,7 +24,7 @@ FINE_TILES, COARSE_TILES = 4, 6
 FINE_TILE_M, COARSE_TILE_M = 64, 128
 AHEAD_M = 64
 """Windows lie around a point this far ahead of the vehicle."""
-KEPT_TILES = 160
+KEPT_TILES = 220
 """Tiles that are kept, the latest used: all of a minute's drive, about 70 MB."""
 LINE_M = 4.0
 """Points of a side road's line are this far apart; those of the route are closer."""
@@ -90,11 +90,11 @@ class Ground:
         k = FINE_TILE_M / COARSE_TILE_M
         coarse = self._lay(int(np.floor(kx * k)), int(np.floor(ky * k)), COARSE_TILES,
                            COARSE_TILE_M, FINE_PX_PER_M // COARSE)
-        n = len(fine.image) // COARSE
+        middle = self._lay(kx, ky, FINE_TILES, FINE_TILE_M, FINE_PX_PER_M // COARSE)
+        n = len(middle.image)
         column, row = (round((f - c) * coarse.px_per_m)
                        for f, c in zip(fine.origin, coarse.origin, strict=True))
-        cv2.resize(fine.image, (n, n), dst=coarse.image[row:row + n, column:column + n],
-                   interpolation=cv2.INTER_AREA)
+        coarse.image[row:row + n, column:column + n] = middle.image
         while len(self._tiles) > KEPT_TILES:
             del self._tiles[next(iter(self._tiles))]
         return fine, coarse
@@ -106,13 +106,21 @@ class Ground:
         image = np.empty((tiles * n, tiles * n, 3), np.uint8)
         for row in range(tiles):
             for column in range(tiles):
-                key = (px_per_m, kx + column, ky + row)
-                tile = self._tiles.pop(key, None)
-                if tile is None:
-                    tile = self._paint((key[1] * tile_m, key[2] * tile_m), tile_m, px_per_m)
-                self._tiles[key] = tile  # behind all others: the first are the longest unused
-                image[row * n:(row + 1) * n, column * n:(column + 1) * n] = tile
+                image[row * n:(row + 1) * n, column * n:(column + 1) * n] = self._tile(
+                    kx + column, ky + row, tile_m, px_per_m)
         return Texture(image, (kx * tile_m, ky * tile_m), px_per_m)
+
+    def _tile(self, kx, ky, tile_m, px_per_m) -> np.ndarray:
+        """Tile of the grid of that size; a coarse one of the fine grid is a fine one, averaged."""
+        key = tile_m, px_per_m, kx, ky
+        tile = self._tiles.pop(key, None)
+        if tile is None and tile_m == FINE_TILE_M and px_per_m < FINE_PX_PER_M:
+            tile = cv2.resize(self._tile(kx, ky, tile_m, FINE_PX_PER_M), (tile_m * px_per_m,) * 2,
+                              interpolation=cv2.INTER_AREA)
+        elif tile is None:
+            tile = self._paint((kx * tile_m, ky * tile_m), tile_m, px_per_m)
+        self._tiles[key] = tile  # behind all others: the first are the longest unused
+        return tile
 
     def _paint(self, origin, size_m, px_per_m) -> np.ndarray:
         n = size_m * px_per_m
