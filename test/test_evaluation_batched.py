@@ -9,7 +9,7 @@ from support.tiny_checkpoint import tiny_checkpoint
 from flashdrive_ros.core.types import GRID_NS
 from flashdrive_ros.evaluation.batched import BatchedEngine, kind
 from flashdrive_ros.evaluation.plan_server import PlanServer
-from flashdrive_ros.evaluation.planners import Planners, PlanRequest, RemotePlanners
+from flashdrive_ros.evaluation.planners import Planners, RemotePlanners, request_of
 from flashdrive_ros.evaluation.windows import ego_history, frame_set
 
 CAMERAS, FRAMES = (1, 6), 4
@@ -48,10 +48,9 @@ def together(tiny, episodes, **settings):
     engine, plans = BatchedEngine(tiny, 'cpu'), [[] for _ in episodes]
     for tick in range(FRAMES - 1, len(episodes[0])):
         first = 0 if tick == FRAMES - 1 else tick
-        requests = [PlanRequest(tiny, tick == FRAMES - 1,
-                                tuple(f for f, _ in episode[first:tick + 1]), episode[tick][1],
-                                words, tuple(sorted(settings.items())),
-                                explore=tick == len(episode) - 1)
+        requests = [request_of(tiny, tick == FRAMES - 1,
+                               [f for f, _ in episode[first:tick + 1]], episode[tick][1],
+                               words, tick == len(episode) - 1, **settings)
                     for episode, words in zip(episodes, NAVIGATION)]
         assert len({kind(r) for r in requests}) == 1
         for row, planned in zip(plans, engine.step(requests, range(len(requests)))):

@@ -68,6 +68,8 @@ def _common(parser, seeds: int, first: int) -> None:
         'one (default: one a core)')
     add('--lanes', type=int, default=None, help='episodes a process drives at once, one engine '
         'planning for all of them; 0: an engine in every process (default: 0 on a CPU, else 12)')
+    add('--servers', type=int, default=None, help='processes that plan for the lanes '
+        '(default: 1 on a CPU, else 3: Python keeps one from filling a GPU)')
     add('--set', action='append', default=[], metavar='SETTING=VALUE',
         help='one setting of the engine, such as greedy=true; may be repeated')
     add('--limit', type=float, default=0.0, metavar='S', help='stop after S seconds and report '
@@ -157,7 +159,8 @@ def _measure(args, name: str, config, module, results) -> int:
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     workers = args.workers if args.workers is not None else len(os.sched_getaffinity(0))
     lanes = args.lanes if args.lanes is not None else 0 if kind == 'cpu' else 12
-    crew = Crew(workers, args.device, args.dtype, lanes, args.limit)
+    servers = args.servers if args.servers is not None else 1 if kind == 'cpu' else 3
+    crew = Crew(workers, args.device, args.dtype, lanes, servers if lanes else 0, args.limit)
     tasks = module.tasks(config, seeds, file.rows)
     print(f'{name}: {len(tasks)} tasks to do, {len(file.rows)} rows in {path}')
     failures = run_tasks(module.run_task, tasks, file, crew)
@@ -172,7 +175,7 @@ def _measure(args, name: str, config, module, results) -> int:
     print(args.out / f'{name}.json')
     missing = module.tasks(config, seeds, file.rows)
     if missing:
-        print(f'{len(missing)} of {len(seeds) * len(config.models)} tasks are not done')
+        print(f'{len(missing)} of {len(seeds)} seeds are not done')
     return 1 if failures or missing else 0
 
 

@@ -29,17 +29,26 @@ from ..core.rotary import decoder_rotary, rotate
 from ..core.sampling import probabilities
 from ..core.trajectories import draw_noise
 from ..core.trajectory_tokens import history_token_ids
-from ..core.types import DrivePlan, FrameSet, WindowState
-from ..training.forward import Geometry, Keys, attention, forward, slid, velocity
+from ..core.types import DrivePlan, WindowState
+from ..training.forward import (
+    Geometry,
+    Keys,
+    aligned,
+    as_type,
+    encode,
+    forward,
+    slid,
+    velocity,
+)
 from .flow import drive_all, explore
 from .planners import Planned, PlanRequest
 
 
 @dataclass
 class Stream:
-    """One episode: its last frames on the device (by camera, uint8) and the keys of its window."""
+    """One episode: features of its last frames (as `encode` gives them) and its window's keys."""
 
-    pictures: deque
+    seen: deque
     raw: Sequence[Tensor] = ()
     v: Sequence[Tensor] = ()
     plans: int = 0
@@ -68,18 +77,17 @@ class BatchedEngine:
         began = time.perf_counter()
         config = replace(EngineConfig(), **dict(requests[0].settings))
         whole = requests[0].fresh or not config.streaming
-        seen = [self._stream(*pair) for pair in zip(requests, streams)]
-        geometry = self._geometry(requests[0].frames[-1])
-        generators = [torch.Generator().manual_seed(window_seed(config.seed, r.frames[-1].t0_ns))
+        geometry = self._geometry(requests[0])
+        seen = self._streams(requests, streams, geometry)
+        generators = [torch.Generator().manual_seed(window_seed(config.seed, r.t0_ns))
                       for r in requests]
         suffixes = [self._suffix(geometry, r) for r in requests]
         if len({len(s) for s in suffixes}) > 1:
             raise ValueError('prompts of different lengths can not be computed together')
         ids = torch.from_numpy(np.stack(suffixes))
         past = None if whole else slid(_stacked(seen), geometry)
-        newest = self.frames if whole else 1
-        pictures = torch.stack([torch.stack(list(s.pictures)[-newest:], 1) for s in seen])
-        window = forward(self.model, geometry, pictures, (ids.to(self.model.device),), past)
+        encoded = _encoded(seen, self.frames if whole else 1)
+        window = forward(self.model, geometry, None, (ids.to(self.model.device),), past, encoded)
         for b, stream in enumerate(seen):
             stream.raw = [raw[b] for raw in window.keys.raw]
             stream.v = [v[b, :, :geometry.slots] for v in window.keys.v]
@@ -106,33 +114,40 @@ class BatchedEngine:
             self.tokenizer, texts[b], stops[b]), state, ms, config.num_trajectories), flows[b])
             for b in range(len(requests))]
 
-    def _stream(self, request: PlanRequest, name: int) -> Stream:
-        """Stream of a request with its new frames."""
-        if request.fresh:
-            if len(request.frames) != self.frames:
-                raise ValueError(f'a window begins with {self.frames} frame sets, '
-                                 f'got {len(request.frames)}')
-            self.streams[name] = Stream(deque(maxlen=self.frames))
-        stream = self.streams[name]
-        for frames in request.frames:
-            stream.pictures.append(self._resized(frames))
-        return stream
+    def _streams(self, requests: Sequence[PlanRequest], names: Sequence[int],
+                 geometry: Geometry) -> list[Stream]:
+        """Streams of the requests with their new frames, which are encoded all at once."""
+        for request, name in zip(requests, names):
+            if request.fresh:
+                if len(request.pictures) != self.frames:
+                    raise ValueError(f'a window begins with {self.frames} frame sets, '
+                                     f'got {len(request.pictures)}')
+                self.streams[name] = Stream(deque(maxlen=self.frames))
+        streams = [self.streams[name] for name in names]
+        tokens, deepstack = encode(self.model, geometry, self._pictures(requests))
+        sets = len(requests[0].pictures), len(requests[0].camera_ids)
+        tokens, deepstack = tokens.unflatten(1, (*sets, -1)), deepstack.unflatten(2, (*sets, -1))
+        for b, stream in enumerate(streams):
+            stream.seen.extend((tokens[b, i], deepstack[:, b, i]) for i in range(sets[0]))
+        return streams
 
-    def _size(self, frames: FrameSet) -> tuple[int, int]:
+    def _size(self, request: PlanRequest) -> tuple[int, int]:
         """Height and width that the model wants the pictures in."""
-        config, (height, width) = self.model.config, next(
-            iter(frames.frames.values())).image.shape[:2]
+        config, (height, width) = self.model.config, request.pictures.shape[2:4]
         rows, columns = images.patch_grid(height, width, config.vision, config.prompt)
         return rows * config.vision.patch_size, columns * config.vision.patch_size
 
-    def _resized(self, frames: FrameSet) -> Tensor:
-        """Pictures uint8 [views, 3, h, w] on the device, as large as the model wants them."""
-        raw = torch.from_numpy(np.stack([f.image for f in frames.frames.values()]))
-        raw = raw.to(self.model.device).permute(0, 3, 1, 2)
-        return images.resize(raw, *self._size(frames))
+    def _pictures(self, requests: Sequence[PlanRequest]) -> Tensor:
+        """Pictures uint8 [B, sets, views, 3, h, w] on the device, in the size the model wants."""
+        device = self.model.device
+        raw = torch.empty(len(requests), *requests[0].pictures.shape, dtype=torch.uint8,
+                          pin_memory=device.type == 'cuda')
+        np.stack([r.pictures for r in requests], out=raw.numpy())
+        there = raw.to(device, non_blocking=True).flatten(0, 2).permute(0, 3, 1, 2)
+        return images.resize(there, *self._size(requests[0])).unflatten(0, raw.shape[:3])
 
-    def _geometry(self, frames: FrameSet) -> Geometry:
-        key = frames.camera_ids, self._size(frames)
+    def _geometry(self, request: PlanRequest) -> Geometry:
+        key = request.camera_ids, self._size(request)
         if key not in self.geometries:
             self.geometries[key] = Geometry(self.model, self.tokenizer, *key)
         return self.geometries[key]
@@ -184,7 +199,7 @@ class BatchedEngine:
                   for name in ('xyz', 'yaw', 'speed', 'acceleration', 'curvature')}
         scores, config = agreement(arrays['xyz']), self.model.config
         return DrivePlan(
-            t0_ns=request.frames[-1].t0_ns, plan_id=plan_id, **arrays, scores=scores,
+            t0_ns=request.t0_ns, plan_id=plan_id, **arrays, scores=scores,
             chosen=int(scores.argmax()), dt_s=config.action.dt, reasoning=reasoning,
             window=state, stage_times_ms={'total': ms}, model=config.name,
             trained=config.trained, all_reasonings=(reasoning,))
@@ -194,7 +209,18 @@ def kind(request: PlanRequest) -> tuple:
     """What requests must have in common to be planned for together."""
     settings = dict(request.settings)
     return (request.model, request.fresh or not settings.get('streaming', True),
-            request.fresh, request.explore, request.settings)
+            request.fresh, request.explore, request.settings, request.camera_ids,
+            request.pictures.shape[1:])
+
+
+def _encoded(streams: Sequence[Stream], frames: int) -> tuple[Tensor, Tensor]:
+    """Features of the last `frames` sets of each stream, the frames of a view side by side."""
+    sets = [seen for s in streams for seen in list(s.seen)[-frames:]]
+    tokens, deepstack = (torch.stack(features) for features in zip(*sets))
+    batch = (len(streams), frames)
+    tokens = tokens.unflatten(0, batch).transpose(1, 2).flatten(1, 3)
+    deepstack = deepstack.unflatten(0, batch).permute(2, 0, 3, 1, 4, 5).flatten(2, 4)
+    return tokens, deepstack
 
 
 def _stacked(streams: Sequence[Stream]) -> Keys:
@@ -258,12 +284,22 @@ class ActionAttention:
         own = torch.block_diag(*[torch.ones(n, n, device=device)] * samples).bool()
         mask = torch.cat((seen[:, None, None].expand(-1, 1, samples * n, -1),
                           own.expand(len(texts), 1, -1, -1)), -1)
-        self.mask = torch.zeros(mask.shape, dtype=model.dtype, device=device)
-        self.mask.masked_fill_(~mask, -torch.inf)
+        self.mask = as_type(aligned(mask), model.dtype)
+        self.k, self.v = ([self._with_room(t, samples * n) for t in tensors]
+                          for tensors in (tail.k, tail.v))
+
+    def _with_room(self, prefix: Tensor, room: int) -> Tensor:
+        """Copy of keys or values [B, kv, groups, end + room, d] as every query head sees them."""
+        end, expert = self.tail.length, self.tail.model.config.expert
+        groups = expert.num_attention_heads // prefix.shape[1]
+        whole = prefix.new_empty(*prefix.shape[:2], groups, end + room, prefix.shape[3])
+        whole[:, :, :, :end] = prefix[:, :, None, :end]
+        return whole
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend; shapes as in `decoder.Attend`."""
         q, k = (rotate(x, self.cos, self.sin).to(v.dtype) for x in (q, k))
-        end = self.tail.length
-        return attention(q, torch.cat((self.tail.k[layer][:, :, :end], k), 2),
-                         torch.cat((self.tail.v[layer][:, :, :end], v), 2), self.mask)
+        for whole, own in ((self.k[layer], k), (self.v[layer], v)):
+            whole[:, :, :, self.tail.length:] = own[:, :, None]
+        return F.scaled_dot_product_attention(
+            q, self.k[layer].flatten(1, 2), self.v[layer].flatten(1, 2), attn_mask=self.mask)

@@ -7,7 +7,7 @@ at once, which a GPU needs to be worth its while.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from multiprocessing.connection import Connection
 from typing import Protocol
@@ -43,14 +43,16 @@ class PlanRequest:
     """
     One window of one episode, for a shared engine.
 
-    `frames` are the newest frame set, after older ones where the window begins
-    anew (`fresh`).  `settings` are fields of `EngineConfig`, `streaming` always
-    among them.
+    `pictures` uint8 [sets, cameras, H, W, 3] are the newest frames, after older
+    ones where the window begins anew (`fresh`).  `settings` are fields of
+    `EngineConfig`, `streaming` always among them.
     """
 
     model: str
     fresh: bool
-    frames: tuple[FrameSet, ...]
+    t0_ns: int
+    camera_ids: tuple[int, ...]
+    pictures: np.ndarray
     ego: EgoHistory
     nav_text: str
     settings: tuple[tuple[str, object], ...]
@@ -135,8 +137,11 @@ class RemotePlanner:
         self.fresh = True
 
     def _ask(self, question):
-        self.pipe.send(question)
-        answer = self.pipe.recv()
+        try:
+            self.pipe.send(question)
+            answer = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            raise RuntimeError('the process that plans has ended') from None
         if isinstance(answer, str):
             raise RuntimeError(answer)
         return answer
@@ -149,6 +154,14 @@ class RemotePlanner:
         """Send the window and wait for its plan."""
         sets = (*history, frames) if self.fresh else (frames,)
         fresh, self.fresh = self.fresh, False
-        known = tuple((name, tuple(value) if isinstance(value, list) else value)
-                      for name, value in sorted(settings.items()))
-        return self._ask(PlanRequest(self.model, fresh, sets, ego, nav_text, known, explore))
+        return self._ask(request_of(self.model, fresh, sets, ego, nav_text, explore, **settings))
+
+
+def request_of(model: str, fresh: bool, sets: Sequence[FrameSet], ego: EgoHistory, nav_text: str,
+               explore: bool = False, **settings) -> PlanRequest:
+    """Request for the window that ends with the last of `sets`, in one array of pictures."""
+    known = tuple((name, tuple(value) if isinstance(value, list) else value)
+                  for name, value in sorted(settings.items()))
+    pictures = np.stack([[f.image for f in frames.frames.values()] for frames in sets])
+    return PlanRequest(model, fresh, sets[-1].t0_ns, sets[-1].camera_ids, pictures, ego, nav_text,
+                       known, explore)
