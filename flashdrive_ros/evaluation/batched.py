@@ -230,12 +230,20 @@ def _stacked(streams: Sequence[Stream]) -> Keys:
 
 
 def _choose(logits: Tensor, config: EngineConfig, generators, stops) -> list[int]:
-    """One token a row; rows that have stopped draw nothing more."""
+    """
+    One token a row; rows that have stopped draw nothing more.
+
+    The tokens that `torch.multinomial` gives on a CPU: that divides by
+    exponential draws and takes the largest.
+    """
     if config.greedy:
         return logits.argmax(-1).tolist()
-    probs = probabilities(logits, config.temperature, config.top_p).cpu()
-    return [0 if stop else int(torch.multinomial(row, 1, generator=generator))
-            for row, generator, stop in zip(probs, generators, stops)]
+    probs = probabilities(logits, config.temperature, config.top_p)
+    draws = torch.ones(probs.shape, pin_memory=probs.is_cuda)
+    for row, generator, stop in zip(draws, generators, stops):
+        if not stop:
+            row.exponential_(generator=generator)
+    return (probs / draws.to(probs.device, non_blocking=True)).argmax(-1).tolist()
 
 
 class Tail:
