@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.tiny_checkpoint import tiny_checkpoint
 
-from flashdrive_ros.core.types import GRID_NS
+from flashdrive_ros.core.types import GRID_NS, InputError
 from flashdrive_ros.evaluation.batched import BatchedEngine, kind
 from flashdrive_ros.evaluation.plan_server import PlanServer
 from flashdrive_ros.evaluation.planners import Planners, RemotePlanners, request_of
@@ -85,6 +85,14 @@ def test_batched_plans_equal_the_engines(tiny, settings):
     modes = [planned.plan.window.mode for planned in found[0]]
     assert modes == (['prefill'] + ['streaming'] * 2 if settings['streaming']
                      else ['prefill'] * 3)
+
+
+def test_settings_that_batches_do_not_follow_are_refused(tiny):
+    episode, = drives(1)
+    request = request_of(tiny, True, [f for f, _ in episode[:FRAMES]], episode[FRAMES - 1][1], '',
+                         streaming=True, recompute_labels='all')
+    with pytest.raises(InputError, match="recompute_labels = 'all'"):
+        BatchedEngine(tiny, 'cpu').step([request], [0])
 
 
 def test_the_server_answers_many_pipes_in_one_batch_and_tells_what_fails(tiny):

@@ -105,7 +105,7 @@ def _open_loop(args) -> int:
     config = open_loop.OpenLoop(
         models, stretches=args.stretches, windows=args.windows, every=args.every,
         samples=args.samples, probe='' if args.no_probe else probe,
-        engine_seed=args.engine_seed, settings=_settings(args.set))
+        engine_seed=args.engine_seed, settings=_settings(args.set, 'num_trajectories'))
     return _measure(args, 'open_loop', config, open_loop, open_loop_results)
 
 
@@ -127,7 +127,11 @@ def _only(models: dict, names: list[str], what: str) -> dict:
     return {name: models[name] for name in models if not names or name in names}
 
 
-def _settings(texts: list[str]) -> dict:
+GIVEN_OTHERWISE = ('device', 'dtype', 'streaming', 'seed')
+"""Settings of the engine that are not for --set: options of their own, or what is compared."""
+
+
+def _settings(texts: list[str], *taken: str) -> dict:
     """Fields of `EngineConfig` from SETTING=VALUE."""
     import yaml
 
@@ -136,9 +140,15 @@ def _settings(texts: list[str]) -> dict:
     found = {}
     for text in texts:
         name, sign, value = text.partition('=')
-        if not sign or name not in EngineConfig.__dataclass_fields__ or name == 'device':
+        if not sign or name not in EngineConfig.__dataclass_fields__:
             raise UserError(f'--set {text}: expected SETTING=VALUE, with a setting of the engine')
-        found[name] = yaml.safe_load(value)
+        if name in (*GIVEN_OTHERWISE, *taken):
+            raise UserError(f'--set {text}: {name} follows from the other options')
+        try:
+            found[name] = yaml.safe_load(value)
+            EngineConfig(**found)
+        except (yaml.YAMLError, TypeError) as error:
+            raise UserError(f'--set {text}: {error}') from None
     return found
 
 
@@ -150,8 +160,9 @@ def _measure(args, name: str, config, module, results) -> int:
     from ..evaluation.record import write_results
     from ..evaluation.workers import Crew, RowFile, run_tasks
     kind = args.device.partition(':')[0]
+    digests = {model: fingerprint(model) for model in set(config.models.values()) if model}
     settings = {**asdict(config), 'device': kind, 'dtype': args.dtype, 'weights': {
-        model: fingerprint(model) for model in sorted(set(config.models.values())) if model}}
+        name: digests[model] for name, model in config.models.items() if model}}
     path = args.work / f'{name}.jsonl'
     if args.fresh:
         path.unlink(missing_ok=True)
@@ -168,7 +179,8 @@ def _measure(args, name: str, config, module, results) -> int:
     body = results.summary(config, rows)
     if getattr(args, 'latency', 'none') != 'none':
         _time(args.latency or args.device, args, config, body)
-    body = write_results(args.out / f'{name}.json', body, settings=settings, crew=asdict(crew))
+    body = write_results(args.out / f'{name}.json', body, settings=settings, crew=asdict(crew),
+                         seeds_asked=len(seeds))
     print(results.table(body))
     for picture in results.draw(body, args.out):
         print(picture)

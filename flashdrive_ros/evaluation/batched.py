@@ -29,7 +29,7 @@ from ..core.rotary import decoder_rotary, rotate
 from ..core.sampling import probabilities
 from ..core.trajectories import draw_noise
 from ..core.trajectory_tokens import history_token_ids
-from ..core.types import DrivePlan, WindowState
+from ..core.types import DrivePlan, InputError, WindowState
 from ..training.forward import (
     Geometry,
     Keys,
@@ -75,7 +75,7 @@ class BatchedEngine:
         They must agree in settings, in being fresh and in exploring (`kind`).
         """
         began = time.perf_counter()
-        config = replace(EngineConfig(), **dict(requests[0].settings))
+        config = _config(requests[0])
         whole = requests[0].fresh or not config.streaming
         geometry = self._geometry(requests[0])
         seen = self._streams(requests, streams, geometry)
@@ -211,6 +211,21 @@ def kind(request: PlanRequest) -> tuple:
     return (request.model, request.fresh or not settings.get('streaming', True),
             request.fresh, request.explore, request.settings, request.camera_ids,
             request.pictures.shape[1:])
+
+
+NOT_TOGETHER = ('separate_reasonings', 'nav_guidance_weight', 'recompute_labels',
+                'refresh_period_s')
+"""Settings that only an engine of one's own follows."""
+
+
+def _config(request: PlanRequest) -> EngineConfig:
+    """Settings of a request; `InputError` for those that are not computed in batches."""
+    default, settings = EngineConfig(), dict(request.settings)
+    for name in NOT_TOGETHER:
+        if settings.get(name, getattr(default, name)) != getattr(default, name):
+            raise InputError(f'{name} = {settings[name]!r} is not computed in batches; give every '
+                             'process an engine of its own (--lanes 0)')
+    return replace(default, **settings)
 
 
 def _encoded(streams: Sequence[Stream], frames: int) -> tuple[Tensor, Tensor]:
