@@ -7,7 +7,8 @@ at once, which a GPU needs to be worth its while.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from multiprocessing.connection import Connection
 from typing import Protocol
@@ -118,28 +119,33 @@ class LocalPlanner:
 
 
 class RemotePlanners:
-    """Planners that ask the process at the other end of a pipe, one window at a time."""
+    """
+    Planners that ask the process at the other end of a pipe, one window at a time.
 
-    def __init__(self, pipe: Connection):
-        self.pipe = pipe
+    They wait for it inside `waiting()`.
+    """
+
+    def __init__(self, pipe: Connection, waiting: Callable = nullcontext):
+        self.pipe, self.waiting = pipe, waiting
 
     def __call__(self, model: str) -> Planner:
         """Return a planner for another episode."""
-        return RemotePlanner(self.pipe, model)
+        return RemotePlanner(self.pipe, model, self.waiting)
 
 
 class RemotePlanner:
     """A share of an engine that another process has (`PlanServer`)."""
 
-    def __init__(self, pipe: Connection, model: str):
-        self.pipe, self.model = pipe, model
+    def __init__(self, pipe: Connection, model: str, waiting: Callable):
+        self.pipe, self.model, self.waiting = pipe, model, waiting
         self.frames = self._ask(model)
         self.fresh = True
 
     def _ask(self, question):
         try:
-            self.pipe.send(question)
-            answer = self.pipe.recv()
+            with self.waiting():
+                self.pipe.send(question)
+                answer = self.pipe.recv()
         except (EOFError, ConnectionError):
             raise RuntimeError('the process that plans has ended') from None
         if isinstance(answer, str):

@@ -274,10 +274,24 @@ def _one_thread():
 
 
 def _serve(ends, work: Work, device: str, dtype: str) -> None:
-    """Main function of a worker process."""
+    """
+    Main function of a worker process.
+
+    Its lanes take turns: one computes while the others wait for plans.  Threads
+    that compute at once would spend their time on Python's lock.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    turn = threading.Lock()
+
+    @contextmanager
+    def waiting():
+        turn.release()
+        try:
+            yield
+        finally:
+            turn.acquire()
     threads = [threading.Thread(target=_do_tasks, args=(
-        pipe, work, RemotePlanners(plans) if plans else Planners(device, dtype)))
+        pipe, work, RemotePlanners(plans, waiting) if plans else Planners(device, dtype), turn))
         for pipe, plans in ends]
     for thread in threads:
         thread.start()
@@ -285,14 +299,15 @@ def _serve(ends, work: Work, device: str, dtype: str) -> None:
         thread.join()
 
 
-def _do_tasks(pipe, work: Work, planners) -> None:
+def _do_tasks(pipe, work: Work, planners, turn: threading.Lock) -> None:
     """Do task after task until the pipe is closed."""
     try:
         while True:
             task = pipe.recv()
             try:
-                for row in work(task, planners):
-                    pipe.send((row, ''))
+                with turn:
+                    for row in work(task, planners):
+                        pipe.send((row, ''))
                 pipe.send((None, ''))
             except (EOFError, ConnectionError):
                 raise
