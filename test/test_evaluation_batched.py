@@ -87,6 +87,29 @@ def test_batched_plans_equal_the_engines(tiny, settings):
                      else ['prefill'] * 3)
 
 
+def test_whole_windows_and_streaming_ones_share_a_batch(tiny):
+    settings = {'max_new_tokens': 5, 'flow_steps': 1}
+    episodes = drives(3)
+    engine, own = BatchedEngine(tiny, 'cpu'), [Planners()(tiny) for _ in episodes]
+    for tick in range(FRAMES - 1, 6):
+        requests, expected = [], []
+        for e, (episode, planner) in enumerate(zip(episodes, own)):
+            if tick < FRAMES and e == 1:  # it begins when the others are under way
+                continue
+            fresh = tick == FRAMES - 1 or (e == 1 and tick == FRAMES)
+            sets = [f for f, _ in episode[tick - FRAMES + 1 if fresh else tick:tick + 1]]
+            how = {**settings, 'streaming': e != 0}
+            requests.append((e, request_of(tiny, fresh, sets, episode[tick][1], '', **how)))
+            expected.append(planner.plan(sets[-1], episode[tick][1], '', sets[:-1], **how).plan)
+        assert len({kind(r) for _, r in requests}) == 1
+        found = engine.step([r for _, r in requests], [e for e, _ in requests])
+        for mine, theirs in zip((planned.plan for planned in found), expected):
+            assert mine.reasoning == theirs.reasoning and mine.t0_ns == theirs.t0_ns
+            np.testing.assert_allclose(mine.xyz, theirs.xyz, atol=1e-3)
+            assert (mine.window.mode, mine.window.computed_tokens) == (
+                theirs.window.mode, theirs.window.computed_tokens)
+
+
 def test_settings_that_batches_do_not_follow_are_refused(tiny):
     episode, = drives(1)
     request = request_of(tiny, True, [f for f, _ in episode[:FRAMES]], episode[FRAMES - 1][1], '',

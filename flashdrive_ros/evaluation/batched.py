@@ -12,34 +12,32 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..core import checkpoint, images
 from ..core.action import integrate
 from ..core.config import CheckpointError, EngineConfig
 from ..core.engine import agreement, window_seed
-from ..core.model import Alpamayo
 from ..core.prompt import PromptLayout, build_layout
 from ..core.reasoning import next_logits, written
-from ..core.rotary import decoder_rotary, rotate
 from ..core.sampling import probabilities
 from ..core.trajectories import draw_noise
 from ..core.trajectory_tokens import history_token_ids
 from ..core.types import DrivePlan, InputError, WindowState
 from ..training.forward import (
+    Forward,
     Geometry,
     Keys,
-    aligned,
-    as_type,
     encode,
     forward,
     slid,
     velocity,
 )
+from .batched_attention import ActionAttention, Tail
 from .flow import drive_all, explore
 from .planners import Planned, PlanRequest
 
@@ -72,28 +70,33 @@ class BatchedEngine:
         """
         Plan for requests of different streams.
 
-        They must agree in settings, in being fresh and in exploring (`kind`).
+        They must agree in settings and in exploring (`kind`).  Whole windows and
+        streaming ones have only their prompts computed apart.
         """
+        order = sorted(range(len(requests)), key=lambda i: _extent(requests[i]))
+        made = self._step([requests[i] for i in order], [streams[i] for i in order])
+        return [planned for _, planned in sorted(zip(order, made), key=lambda pair: pair[0])]
+
+    def _step(self, requests: Sequence[PlanRequest], streams: Sequence[int]) -> list[Planned]:
+        """Plan for requests in the order of their extents."""
         began = time.perf_counter()
         config = _config(requests[0])
-        whole = requests[0].fresh or not config.streaming
         geometry = self._geometry(requests[0])
-        seen = self._streams(requests, streams, geometry)
         generators = [torch.Generator().manual_seed(window_seed(config.seed, r.t0_ns))
                       for r in requests]
         suffixes = [self._suffix(geometry, r) for r in requests]
         if len({len(s) for s in suffixes}) > 1:
             raise ValueError('prompts of different lengths can not be computed together')
-        ids = torch.from_numpy(np.stack(suffixes))
-        past = None if whole else slid(_stacked(seen), geometry)
-        encoded = _encoded(seen, self.frames if whole else 1)
-        window = forward(self.model, geometry, None, (ids.to(self.model.device),), past, encoded)
-        for b, stream in enumerate(seen):
-            stream.raw = [raw[b] for raw in window.keys.raw]
-            stream.v = [v[b, :, :geometry.slots] for v in window.keys.v]
-            stream.plans += 1
-        tail = Tail(self.model, geometry, window.keys, ids.shape[1], config.max_new_tokens)
-        texts, stops = self._reason(tail, window.hidden[:, -1], config, generators)
+        ids = torch.from_numpy(np.stack(suffixes)).to(self.model.device)
+        seen, windows = [], []
+        for extent, part in groupby(requests, _extent):
+            rows = slice(len(seen), len(seen) + len(list(part)))
+            seen += self._streams(requests[rows], streams[rows], geometry)
+            windows.append(self._window(extent, seen[rows], geometry, ids[rows]))
+        k, v = (_joined([getattr(w.keys, name) for w in windows]) for name in 'kv')
+        tail = Tail(self.model, geometry, k, v, ids.shape[1], config.max_new_tokens)
+        hidden = torch.cat([w.hidden[:, -1] for w in windows])
+        texts, stops = self._reason(tail, hidden, config, generators)
         attend = ActionAttention(tail, texts, stops, config.num_trajectories)
 
         def field(x, t):
@@ -109,10 +112,24 @@ class BatchedEngine:
         flows = explore(self.model, field, noise, steps, egos) if requests[0].explore else [
             None] * len(requests)
         ms = (time.perf_counter() - began) * 1e3
-        state = self._state(geometry, whole, requests[0].fresh, ids.shape[1])
-        return [Planned(self._plan(b, requests[b], seen[b].plans, driven, written(
-            self.tokenizer, texts[b], stops[b]), state, ms, config.num_trajectories), flows[b])
-            for b in range(len(requests))]
+        states = [self._state(geometry, _extent(r), ids.shape[1]) for r in requests]
+        reasonings = [written(self.tokenizer, *pair) for pair in zip(texts, stops)]
+        return [Planned(self._plan(b, requests[b], seen[b].plans, driven, reasonings[b],
+                                   states[b], ms, config.num_trajectories), flows[b])
+                for b in range(len(requests))]
+
+    def _window(self, extent: tuple[bool, bool], seen: Sequence[Stream], geometry: Geometry,
+                ids: Tensor) -> Forward:
+        """Prompts of one extent, which their streams remember."""
+        whole, _ = extent
+        past = None if whole else slid(_stacked(seen), geometry)
+        encoded = _encoded(seen, self.frames if whole else 1)
+        window = forward(self.model, geometry, None, (ids,), past, encoded)
+        for b, stream in enumerate(seen):
+            stream.raw = [raw[b] for raw in window.keys.raw]
+            stream.v = [v[b, :, :geometry.slots] for v in window.keys.v]
+            stream.plans += 1
+        return window
 
     def _streams(self, requests: Sequence[PlanRequest], names: Sequence[int],
                  geometry: Geometry) -> list[Stream]:
@@ -186,8 +203,8 @@ class BatchedEngine:
             tail.length += 1
         return ids, stops
 
-    def _state(self, geometry: Geometry, whole: bool, fresh: bool, suffix: int) -> WindowState:
-        layout = geometry.layout
+    def _state(self, geometry: Geometry, extent: tuple[bool, bool], suffix: int) -> WindowState:
+        layout, (whole, fresh) = geometry.layout, extent
         frames, size = self.frames if whole else 1, layout.suffix + suffix
         newest = sum(end - begin for *_, (begin, end) in layout.images)
         why = '' if not whole else 'another episode' if fresh else 'streaming is off'
@@ -207,10 +224,20 @@ class BatchedEngine:
 
 def kind(request: PlanRequest) -> tuple:
     """What requests must have in common to be planned for together."""
-    settings = dict(request.settings)
-    return (request.model, request.fresh or not settings.get('streaming', True),
-            request.fresh, request.explore, request.settings, request.camera_ids,
+    settings = tuple(pair for pair in request.settings if pair[0] != 'streaming')
+    return (request.model, request.explore, settings, request.camera_ids,
             request.pictures.shape[1:])
+
+
+def _extent(request: PlanRequest) -> tuple[bool, bool]:
+    """Whether the window is computed whole, and whether it begins a stream."""
+    whole = request.fresh or not dict(request.settings).get('streaming', True)
+    return whole, request.fresh
+
+
+def _joined(parts: Sequence[Sequence[Tensor]]) -> Sequence[Tensor]:
+    """Tensors by layer of all parts of a batch."""
+    return parts[0] if len(parts) == 1 else [torch.cat(layer) for layer in zip(*parts)]
 
 
 NOT_TOGETHER = ('separate_reasonings', 'nav_guidance_weight', 'recompute_labels',
@@ -259,70 +286,3 @@ def _choose(logits: Tensor, config: EngineConfig, generators, stops) -> list[int
         if not stop:
             row.exponential_(generator=generator)
     return (probs / draws.to(probs.device, non_blocking=True)).argmax(-1).tolist()
-
-
-class Tail:
-    """Keys of B prompts with room for generated tokens; attends one token a row at a time."""
-
-    def __init__(self, model: Alpamayo, geometry: Geometry, keys: Keys, suffix: int, room: int):
-        self.geometry, self.model = geometry, model
-        self.size = self.length = geometry.slots + suffix
-        self.k, self.v = ([torch.cat((t, t.new_zeros(*t.shape[:2], room, t.shape[3])), 2)
-                           for t in tensors] for tensors in (keys.k, keys.v))
-        position = geometry.start + suffix + torch.arange(room, device=model.device)
-        self.cos, self.sin = decoder_rotary(position.expand(3, -1), model.config.text)
-
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend; shapes as in `decoder.Attend` with one token a row."""
-        at = self.length - self.size
-        cos, sin = self.cos[at:at + 1], self.sin[at:at + 1]
-        self.k[layer][:, :, self.length:self.length + 1] = rotate(k, cos, sin).to(v.dtype)
-        self.v[layer][:, :, self.length:self.length + 1] = v
-        end = self.length + 1
-        grouped = rotate(q, cos, sin).to(v.dtype).reshape(len(q), k.shape[1], -1, k.shape[3])
-        return F.scaled_dot_product_attention(
-            grouped, self.k[layer][:, :, :end], self.v[layer][:, :, :end]).reshape(q.shape)
-
-
-class ActionAttention:
-    """
-    Action tokens of K samples a row see their row's prompt and reasoning, and their own sample.
-
-    As in `core.trajectories.ActionContext`: a last token that was never
-    forwarded is not seen, but counts for the positions.
-    """
-
-    def __init__(self, tail: Tail, texts: Sequence[Sequence[int]], stops: Sequence[str],
-                 samples: int):
-        model, device = tail.model, tail.model.device
-        self.tail, n = tail, model.config.action.n_waypoints
-        counts = torch.tensor([len(ids) for ids in texts], device=device)
-        forwarded = torch.tensor([stop == 'end_token' for stop in stops], device=device)
-        first = tail.geometry.start + tail.size - tail.geometry.slots + counts
-        position = (first[:, None] + torch.arange(n, device=device)).repeat(1, samples)
-        cos, sin = decoder_rotary(position.flatten().expand(3, -1), model.config.expert)
-        self.cos, self.sin = (a.view(len(texts), 1, samples * n, -1) for a in (cos, sin))
-        seen = torch.arange(tail.length, device=device) < (
-            tail.size + counts - 1 + forwarded.long())[:, None]
-        own = torch.block_diag(*[torch.ones(n, n, device=device)] * samples).bool()
-        mask = torch.cat((seen[:, None, None].expand(-1, 1, samples * n, -1),
-                          own.expand(len(texts), 1, -1, -1)), -1)
-        self.mask = as_type(aligned(mask), model.dtype)
-        self.k, self.v = ([self._with_room(t, samples * n) for t in tensors]
-                          for tensors in (tail.k, tail.v))
-
-    def _with_room(self, prefix: Tensor, room: int) -> Tensor:
-        """Copy of keys or values [B, kv, groups, end + room, d] as every query head sees them."""
-        end, expert = self.tail.length, self.tail.model.config.expert
-        groups = expert.num_attention_heads // prefix.shape[1]
-        whole = prefix.new_empty(*prefix.shape[:2], groups, end + room, prefix.shape[3])
-        whole[:, :, :, :end] = prefix[:, :, None, :end]
-        return whole
-
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend; shapes as in `decoder.Attend`."""
-        q, k = (rotate(x, self.cos, self.sin).to(v.dtype) for x in (q, k))
-        for whole, own in ((self.k[layer], k), (self.v[layer], v)):
-            whole[:, :, :, self.tail.length:] = own[:, :, None]
-        return F.scaled_dot_product_attention(
-            q, self.k[layer].flatten(1, 2), self.v[layer].flatten(1, 2), attn_mask=self.mask)
