@@ -7,7 +7,8 @@ tables and charts go to OUT.
 
     flashdrive eval open-loop --seeds 100
     flashdrive eval open-loop --expert-tuned DIR --vlm-tuned DIR --device cuda --workers 16
-    flashdrive eval closed-loop --seeds 200 --workers 16 --limit 480
+    flashdrive eval closed-loop --seeds 200 --device cuda --workers 14 --limit 480
+    flashdrive eval closed-loop --set noise_temperature=0.6 --set velocity_reuse=[4,5,6]
     flashdrive eval film --out docs/driving.gif
 """
 from __future__ import annotations
@@ -66,8 +67,8 @@ def _common(parser, seeds: int, first: int) -> None:
     add('--dtype', default='auto', help='number type of the model (default: %(default)s)')
     add('--workers', type=int, default=None, help='processes with one thread each; 0: in this '
         'one (default: one a core)')
-    add('--lanes', type=int, default=None, help='episodes a process drives at once, one engine '
-        'planning for all of them; 0: an engine in every process (default: 0 on a CPU, else 12)')
+    add('--lanes', type=int, default=None, help='episodes a process drives in turn, with shared '
+        'engines planning for all; 0: an engine in every process (default: 0 on a CPU, else 4)')
     add('--servers', type=int, default=None, help='processes that plan for the lanes '
         '(default: 1 on a CPU, else 3: Python keeps one from filling a GPU)')
     add('--set', action='append', default=[], metavar='SETTING=VALUE',
@@ -169,7 +170,7 @@ def _measure(args, name: str, config, module, results) -> int:
     file = RowFile(path, settings)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     workers = args.workers if args.workers is not None else len(os.sched_getaffinity(0))
-    lanes = args.lanes if args.lanes is not None else 0 if kind == 'cpu' else 12
+    lanes = args.lanes if args.lanes is not None else 0 if kind == 'cpu' else 4
     servers = args.servers if args.servers is not None else 1 if kind == 'cpu' else 3
     crew = Crew(workers, args.device, args.dtype, lanes, servers if lanes else 0, args.limit)
     tasks = module.tasks(config, seeds, file.rows)
