@@ -146,3 +146,10 @@ def test_the_server_answers_many_pipes_in_one_batch_and_tells_what_fails(tiny):
         if thread.daemon and thread is not threading.current_thread():
             thread.join(30)
     assert all('begins with 4 frame sets' in str(answers[i]) for i in range(3))
+
+
+def test_a_planner_tells_that_its_server_has_ended():
+    ours, theirs = multiprocessing.Pipe()
+    ours.close()
+    with pytest.raises(RuntimeError, match='has ended'):
+        RemotePlanners(theirs)('small')
