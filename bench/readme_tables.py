@@ -50,19 +50,74 @@ def closed_loop(data: dict) -> list[str]:
     return ['| policy | collision | off road | wrong lane | red light | cause right | progress | '
             'off the expert\'s path, m |', '|---|---|---|---|---|---|---|---|', *rows, '',
             f'{data["episodes"]} held-out episodes of {data["seconds"]:.0f} s in the embedded '
-            f'world, {data.get("note", "")}. {data["hardware"].get("gpu", "CPU")}, float32. '
+            f'world{_selection(data)}. {_device(data)}. '
             'An episode ends at a collision or after 1 s off the road; the world waits for plans.']
 
 
-TABLES = {'streaming_cpu': streaming_cpu, 'world_render': world_render,
-          'closed_loop': closed_loop}
+def _selection(data: dict) -> str:
+    """Which episodes these are, when they are not all that were asked for."""
+    done, asked = data['episodes'] + len(data['dropped_seeds']), data.get('seeds_asked', 0)
+    cut = (f'{done} of {asked} asked for: stopped by its time limit, and episodes that end early '
+           'are done first' if done < asked else '')
+    return ''.join(f', {text}' for text in (data.get('note', ''), cut) if text)
+
+
+def _device(data: dict) -> str:
+    """What the model ran on, and in which numbers."""
+    settings = data['settings']
+    if settings['device'] == 'cpu':
+        return 'CPU, float32'
+    auto = 'bfloat16' if settings['dtype'] == 'auto' else settings['dtype']
+    return f'{data["hardware"]["gpu"]}, {auto}'
+
+
+def open_loop(data: dict) -> list[str]:
+    """Errors of planned trajectories, by row."""
+    lines = []
+    for name, row in data['rows'].items():
+        relation = data['relations'].get(f'{name} / full')
+        lines.append(f'| {name} | {_with_interval(row, "minADE1")} | '
+                     f'{_with_interval(row, "minADE6")} | '
+                     + (f'{relation["minADE6"][0]:.2f}' if relation else '–') + ' |')
+    windows = {row['windows'] for row in data['rows'].values()}
+    return ['| row | minADE1, m | minADE6, m | minADE6 / full |', '|---|---|---|---|', *lines, '',
+            f'At 6.4 s, {max(windows)} windows of {len(data["seeds"])} held-out episodes, the '
+            f'same ones in every row; 95 % intervals over the episodes. {_device(data)}.']
+
+
+def _with_interval(row: dict, key: str) -> str:
+    low, high = row[f'{key}_ci']
+    return f'{row[key]:.2f} ({low:.2f} to {high:.2f})'
+
+
+def velocity_reuse(data: dict) -> list[str]:
+    """Errors when steps of the flow take the velocity of the step before them."""
+    profile = data['velocity_profile']
+    lines = [f'| {count} | {", ".join(map(str, row["steps"])) or "–"} | {row["minADE1"]:.3f} | '
+             f'{row["minADE6"]:.3f} | {row["minADE6_to_none"][0]:.3f} |'
+             for count, row in data['velocity_reuse'].items()]
+    steps = len(profile['change']) + 1
+    shape = 'is U-shaped' if profile['u_shape'] else 'is not U-shaped'
+    return [f'| steps reused of {steps} | which | minADE1, m | minADE6, m | minADE6 / none reused '
+            '|', '|---|---|---|---|---|', *lines, '',
+            f'Row {profile["row"]}, {profile["windows"]} windows. Reused are the steps over which '
+            'the velocity changes least; its change from step to step, as a share of itself, '
+            f'{shape}: {", ".join(f"{c:.3f}" for c in profile["change"])}.']
+
+
+TABLES = {'streaming_cpu': ('streaming_cpu', streaming_cpu),
+          'world_render': ('world_render', world_render),
+          'closed_loop': ('closed_loop', closed_loop), 'open_loop': ('open_loop', open_loop),
+          'velocity_reuse': ('open_loop', velocity_reuse)}
+"""Results file and what to make of it, by the name of a section."""
 
 
 def section(name: str) -> str:
     """Text between the markers of `name`."""
-    path = RESULTS / f'{name}.json'
+    stem, table = TABLES[name]
+    path = RESULTS / f'{stem}.json'
     data = json.loads(path.read_text(encoding='utf-8'))
-    lines = [*TABLES[name](data), '',
+    lines = [*table(data), '',
              f'<sub>[`{path.relative_to(ROOT)}`]({path.relative_to(ROOT)}), commit '
              f'{data["commit"][:9]}: `{data["command"]}`</sub>']
     return '\n'.join(lines)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from support.tiny_checkpoint import tiny_checkpoint
 
-from flashdrive_ros.core.types import GRID_NS
+from flashdrive_ros.core.types import GRID_NS, InputError
 from flashdrive_ros.evaluation.batched import BatchedEngine, kind
 from flashdrive_ros.evaluation.plan_server import PlanServer
-from flashdrive_ros.evaluation.planners import Planners, PlanRequest, RemotePlanners
+from flashdrive_ros.evaluation.planners import Planners, RemotePlanners, request_of
 from flashdrive_ros.evaluation.windows import ego_history, frame_set
 
 CAMERAS, FRAMES = (1, 6), 4
@@ -48,10 +48,9 @@ def together(tiny, episodes, **settings):
     engine, plans = BatchedEngine(tiny, 'cpu'), [[] for _ in episodes]
     for tick in range(FRAMES - 1, len(episodes[0])):
         first = 0 if tick == FRAMES - 1 else tick
-        requests = [PlanRequest(tiny, tick == FRAMES - 1,
-                                tuple(f for f, _ in episode[first:tick + 1]), episode[tick][1],
-                                words, tuple(sorted(settings.items())),
-                                explore=tick == len(episode) - 1)
+        requests = [request_of(tiny, tick == FRAMES - 1,
+                               [f for f, _ in episode[first:tick + 1]], episode[tick][1],
+                               words, tick == len(episode) - 1, **settings)
                     for episode, words in zip(episodes, NAVIGATION)]
         assert len({kind(r) for r in requests}) == 1
         for row, planned in zip(plans, engine.step(requests, range(len(requests)))):
@@ -88,6 +87,37 @@ def test_batched_plans_equal_the_engines(tiny, settings):
                      else ['prefill'] * 3)
 
 
+def test_whole_windows_and_streaming_ones_share_a_batch(tiny):
+    settings = {'max_new_tokens': 5, 'flow_steps': 1}
+    episodes = drives(3)
+    engine, own = BatchedEngine(tiny, 'cpu'), [Planners()(tiny) for _ in episodes]
+    for tick in range(FRAMES - 1, 6):
+        requests, expected = [], []
+        for e, (episode, planner) in enumerate(zip(episodes, own)):
+            if tick < FRAMES and e == 1:  # it begins when the others are under way
+                continue
+            fresh = tick == FRAMES - 1 or (e == 1 and tick == FRAMES)
+            sets = [f for f, _ in episode[tick - FRAMES + 1 if fresh else tick:tick + 1]]
+            how = {**settings, 'streaming': e != 0}
+            requests.append((e, request_of(tiny, fresh, sets, episode[tick][1], '', **how)))
+            expected.append(planner.plan(sets[-1], episode[tick][1], '', sets[:-1], **how).plan)
+        assert len({kind(r) for _, r in requests}) == 1
+        found = engine.step([r for _, r in requests], [e for e, _ in requests])
+        for mine, theirs in zip((planned.plan for planned in found), expected):
+            assert mine.reasoning == theirs.reasoning and mine.t0_ns == theirs.t0_ns
+            np.testing.assert_allclose(mine.xyz, theirs.xyz, atol=1e-3)
+            assert (mine.window.mode, mine.window.computed_tokens) == (
+                theirs.window.mode, theirs.window.computed_tokens)
+
+
+def test_settings_that_batches_do_not_follow_are_refused(tiny):
+    episode, = drives(1)
+    request = request_of(tiny, True, [f for f, _ in episode[:FRAMES]], episode[FRAMES - 1][1], '',
+                         streaming=True, recompute_labels='all')
+    with pytest.raises(InputError, match="recompute_labels = 'all'"):
+        BatchedEngine(tiny, 'cpu').step([request], [0])
+
+
 def test_the_server_answers_many_pipes_in_one_batch_and_tells_what_fails(tiny):
     episode, = drives(1)
     server, pipes, answers = PlanServer('cpu'), [], {}
@@ -116,3 +146,10 @@ def test_the_server_answers_many_pipes_in_one_batch_and_tells_what_fails(tiny):
         if thread.daemon and thread is not threading.current_thread():
             thread.join(30)
     assert all('begins with 4 frame sets' in str(answers[i]) for i in range(3))
+
+
+def test_a_planner_tells_that_its_server_has_ended():
+    ours, theirs = multiprocessing.Pipe()
+    ours.close()
+    with pytest.raises(RuntimeError, match='has ended'):
+        RemotePlanners(theirs)('small')

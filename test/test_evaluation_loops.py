@@ -1,5 +1,7 @@
 """Open and closed loop in the embedded world, with the expert and a tiny untrained model."""
+import importlib.util
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +16,13 @@ from flashdrive_ros.evaluation import (
     open_loop_results,
 )
 from flashdrive_ros.evaluation.planners import Planners
+from flashdrive_ros.world import World
 
 FEW = {'max_new_tokens': 4}
+SPEC = importlib.util.spec_from_file_location(
+    'readme_tables', Path(__file__).parent.parent / 'bench' / 'readme_tables.py')
+readme_tables = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(readme_tables)
 
 
 @pytest.fixture(scope='module')
@@ -58,6 +65,12 @@ def test_constant_velocity_is_far_worse(baselines):
     still = baselines['policies']['constant_velocity']
     assert still['collision'] + still['off_road'] + still['red_light'] >= 0.5
     assert still['d_loc'] > 5 and still['p_rel'] < 1
+
+
+def test_who_needs_no_pictures_has_none_drawn(monkeypatch):
+    monkeypatch.setattr(World, 'renderer', property(lambda world: pytest.fail('a picture')))
+    config = closed_loop.ClosedLoop({'expert': '', 'constant_velocity': ''}, seconds=0.3)
+    assert [row['ticks'] for row in measure(closed_loop, config, [30_000])] == [3, 3]
 
 
 @pytest.fixture(scope='module')
@@ -121,6 +134,19 @@ def test_the_flow_is_explored_from_the_very_plan_that_was_made(windows):
     assert set(body['velocity_reuse_all']) >= {'none', '3-6', '1-6', '2-7'}
 
 
+def test_the_tables_of_the_readme_are_made_of_the_results(windows, driven):
+    settings = {'device': 'cpu', 'dtype': 'auto'}
+    body = {**open_loop_results.summary(*windows), 'settings': settings}
+    text = '\n'.join(readme_tables.open_loop(body))
+    assert f'| full | {body["rows"]["full"]["minADE1"]:.2f} (' in text
+    assert '4 windows of 2 held-out episodes' in text and 'CPU, float32' in text
+    steps = ', '.join(map(str, body['velocity_reuse']['4']['steps']))
+    assert f'\n| 4 | {steps} | ' in '\n'.join(readme_tables.velocity_reuse(body))
+    body = {**closed_loop_results.summary(*driven), 'settings': settings, 'seeds_asked': 3}
+    text = '\n'.join(readme_tables.closed_loop(body))
+    assert '| streaming | ' in text and '1 of 3 asked for' in text
+
+
 def test_open_loop_repeats_itself(windows, planners):
     config, rows = windows
     assert measure(open_loop, config, [20_001], planners) == rows[3:]
@@ -154,19 +180,20 @@ def test_a_run_goes_on_where_it_was_cut(tiny, tmp_path, capsys):
     rows = tmp_path / 'work' / 'closed_loop.jsonl'
     before = rows.read_text()
     assert main(arguments(tiny, tmp_path, '--seeds', '2')) == 0
-    assert '2 tasks to do, 2 rows' in capsys.readouterr().out
+    assert '1 tasks to do, 2 rows' in capsys.readouterr().out
     assert rows.read_text().startswith(before)
     body = json.loads((tmp_path / 'out' / 'closed_loop.json').read_text())
     assert body['episodes'] == 2 and body['seeds'] == [30_000, 30_001]
     assert set(body['policies']) == {'expert', 'streaming'}
-    assert body['settings']['weights'][tiny] and body['hardware'] and body['commit']
+    assert body['settings']['weights']['streaming'] and body['hardware'] and body['commit']
     assert (tmp_path / 'out' / 'closed_loop.png').stat().st_size > 1000
     assert main(arguments(tiny, tmp_path, '--seeds', '1', '--seconds', '0.6')) == 1
     assert 'seconds' in capsys.readouterr().err
 
 
-def test_one_engine_shared_by_lanes_drives_as_engines_of_their_own(tiny, tmp_path):
-    for name, more in (('own', ()), ('shared', ('--workers', '1', '--lanes', '2'))):
+def test_engines_shared_by_lanes_drive_as_engines_of_their_own(tiny, tmp_path):
+    shared = '--workers', '1', '--lanes', '2', '--servers', '2'
+    for name, more in (('own', ()), ('shared', shared)):
         assert main(arguments(tiny, tmp_path / name, '--seeds', '2', '--set', 'flow_steps=1',
                               '--set', 'velocity_reuse=[]',
                               *more)) == 0
@@ -175,6 +202,14 @@ def test_one_engine_shared_by_lanes_drives_as_engines_of_their_own(tiny, tmp_pat
     for key in ('p_rel', 'd_traj', 'd_loc', 'plan_dev'):
         assert own[key] == pytest.approx(shared[key], rel=1e-2, abs=1e-3)
     assert own['modes'] == shared['modes'] == {'streaming': 8, 'prefill': 2}
+
+
+@pytest.mark.parametrize('setting, problem', [
+    ('no_such=1', 'a setting of the engine'), ('streaming=false', 'follows from the other'),
+    ('flow_steps=many', 'not supported'), ('noise_temperature=-1', 'out of range')])
+def test_settings_that_are_wrong_are_told(tiny, tmp_path, capsys, setting, problem):
+    assert main(arguments(tiny, tmp_path, '--set', setting)) == 1
+    assert problem in capsys.readouterr().err
 
 
 def test_results_of_no_rows_are_empty_and_not_an_error():

@@ -33,6 +33,18 @@ def test_the_command_is_as_it_was_typed_without_the_folder_of_the_program(monkey
     assert record.command_line() == 'python bench/x.py --seeds 3'
 
 
+def test_results_name_no_folder_of_this_machine(monkeypatch, tmp_path):
+    monkeypatch.setattr('sys.argv', ['flashdrive', 'eval', '--model', '/home/me/ck', '--out=/x/y',
+                                     '--work', 'out/a', '--set', 'velocity_reuse=[3]'])
+    data = record.write_results(tmp_path / 'x.json', {'models': {
+        'full': '/home/me/ck', 'streaming': 'small', 'other': str(record.SOURCES / 'out/b'),
+        'hub': 'owner/name'}})
+    assert data['command'] == ("flashdrive eval --model ck --out=y --work out/a --set "
+                               "'velocity_reuse=[3]'")
+    assert data['models'] == {'full': 'ck', 'streaming': 'small', 'other': 'out/b',
+                              'hub': 'owner/name'}
+
+
 @pytest.mark.parametrize('value, expected', [
     (1 / 3, 0.33333), (123456.7, 123460.0), (float('nan'), None), (float('inf'), None),
     (np.float32(0.5), 0.5), (np.int64(3), 3), (True, True), ('x', 'x'), (None, None),

@@ -7,7 +7,8 @@ tables and charts go to OUT.
 
     flashdrive eval open-loop --seeds 100
     flashdrive eval open-loop --expert-tuned DIR --vlm-tuned DIR --device cuda --workers 16
-    flashdrive eval closed-loop --seeds 200 --workers 16 --limit 480
+    flashdrive eval closed-loop --seeds 200 --device cuda --workers 14 --limit 480
+    flashdrive eval closed-loop --set noise_temperature=0.6 --set velocity_reuse=[4,5,6]
     flashdrive eval film --out docs/driving.gif
 """
 from __future__ import annotations
@@ -66,8 +67,10 @@ def _common(parser, seeds: int, first: int) -> None:
     add('--dtype', default='auto', help='number type of the model (default: %(default)s)')
     add('--workers', type=int, default=None, help='processes with one thread each; 0: in this '
         'one (default: one a core)')
-    add('--lanes', type=int, default=None, help='episodes a process drives at once, one engine '
-        'planning for all of them; 0: an engine in every process (default: 0 on a CPU, else 12)')
+    add('--lanes', type=int, default=None, help='episodes a process drives in turn, with shared '
+        'engines planning for all; 0: an engine in every process (default: 0 on a CPU, else 4)')
+    add('--servers', type=int, default=None, help='processes that plan for the lanes '
+        '(default: 1 on a CPU, else 3: Python keeps one from filling a GPU)')
     add('--set', action='append', default=[], metavar='SETTING=VALUE',
         help='one setting of the engine, such as greedy=true; may be repeated')
     add('--limit', type=float, default=0.0, metavar='S', help='stop after S seconds and report '
@@ -103,7 +106,7 @@ def _open_loop(args) -> int:
     config = open_loop.OpenLoop(
         models, stretches=args.stretches, windows=args.windows, every=args.every,
         samples=args.samples, probe='' if args.no_probe else probe,
-        engine_seed=args.engine_seed, settings=_settings(args.set))
+        engine_seed=args.engine_seed, settings=_settings(args.set, 'num_trajectories'))
     return _measure(args, 'open_loop', config, open_loop, open_loop_results)
 
 
@@ -125,7 +128,11 @@ def _only(models: dict, names: list[str], what: str) -> dict:
     return {name: models[name] for name in models if not names or name in names}
 
 
-def _settings(texts: list[str]) -> dict:
+GIVEN_OTHERWISE = ('device', 'dtype', 'streaming', 'seed')
+"""Settings of the engine that are not for --set: options of their own, or what is compared."""
+
+
+def _settings(texts: list[str], *taken: str) -> dict:
     """Fields of `EngineConfig` from SETTING=VALUE."""
     import yaml
 
@@ -134,9 +141,15 @@ def _settings(texts: list[str]) -> dict:
     found = {}
     for text in texts:
         name, sign, value = text.partition('=')
-        if not sign or name not in EngineConfig.__dataclass_fields__ or name == 'device':
+        if not sign or name not in EngineConfig.__dataclass_fields__:
             raise UserError(f'--set {text}: expected SETTING=VALUE, with a setting of the engine')
-        found[name] = yaml.safe_load(value)
+        if name in (*GIVEN_OTHERWISE, *taken):
+            raise UserError(f'--set {text}: {name} follows from the other options')
+        try:
+            found[name] = yaml.safe_load(value)
+            EngineConfig(**found)
+        except (yaml.YAMLError, TypeError) as error:
+            raise UserError(f'--set {text}: {error}') from None
     return found
 
 
@@ -148,16 +161,18 @@ def _measure(args, name: str, config, module, results) -> int:
     from ..evaluation.record import write_results
     from ..evaluation.workers import Crew, RowFile, run_tasks
     kind = args.device.partition(':')[0]
+    digests = {model: fingerprint(model) for model in set(config.models.values()) if model}
     settings = {**asdict(config), 'device': kind, 'dtype': args.dtype, 'weights': {
-        model: fingerprint(model) for model in sorted(set(config.models.values())) if model}}
+        name: digests[model] for name, model in config.models.items() if model}}
     path = args.work / f'{name}.jsonl'
     if args.fresh:
         path.unlink(missing_ok=True)
     file = RowFile(path, settings)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     workers = args.workers if args.workers is not None else len(os.sched_getaffinity(0))
-    lanes = args.lanes if args.lanes is not None else 0 if kind == 'cpu' else 12
-    crew = Crew(workers, args.device, args.dtype, lanes, args.limit)
+    lanes = args.lanes if args.lanes is not None else 0 if kind == 'cpu' else 4
+    servers = args.servers if args.servers is not None else 1 if kind == 'cpu' else 3
+    crew = Crew(workers, args.device, args.dtype, lanes, servers if lanes else 0, args.limit)
     tasks = module.tasks(config, seeds, file.rows)
     print(f'{name}: {len(tasks)} tasks to do, {len(file.rows)} rows in {path}')
     failures = run_tasks(module.run_task, tasks, file, crew)
@@ -165,14 +180,15 @@ def _measure(args, name: str, config, module, results) -> int:
     body = results.summary(config, rows)
     if getattr(args, 'latency', 'none') != 'none':
         _time(args.latency or args.device, args, config, body)
-    body = write_results(args.out / f'{name}.json', body, settings=settings, crew=asdict(crew))
+    body = write_results(args.out / f'{name}.json', body, settings=settings, crew=asdict(crew),
+                         seeds_asked=len(seeds))
     print(results.table(body))
     for picture in results.draw(body, args.out):
         print(picture)
     print(args.out / f'{name}.json')
     missing = module.tasks(config, seeds, file.rows)
     if missing:
-        print(f'{len(missing)} of {len(seeds) * len(config.models)} tasks are not done')
+        print(f'{len(missing)} of {len(seeds)} seeds are not done')
     return 1 if failures or missing else 0
 
 

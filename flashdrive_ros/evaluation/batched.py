@@ -12,34 +12,41 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..core import checkpoint, images
 from ..core.action import integrate
 from ..core.config import CheckpointError, EngineConfig
 from ..core.engine import agreement, window_seed
-from ..core.model import Alpamayo
 from ..core.prompt import PromptLayout, build_layout
 from ..core.reasoning import next_logits, written
-from ..core.rotary import decoder_rotary, rotate
 from ..core.sampling import probabilities
 from ..core.trajectories import draw_noise
 from ..core.trajectory_tokens import history_token_ids
-from ..core.types import DrivePlan, FrameSet, WindowState
-from ..training.forward import Geometry, Keys, attention, forward, slid, velocity
+from ..core.types import DrivePlan, InputError, WindowState
+from ..training.forward import (
+    Forward,
+    Geometry,
+    Keys,
+    encode,
+    forward,
+    slid,
+    velocity,
+)
+from .batched_attention import ActionAttention, Tail
 from .flow import drive_all, explore
 from .planners import Planned, PlanRequest
 
 
 @dataclass
 class Stream:
-    """One episode: its last frames on the device (by camera, uint8) and the keys of its window."""
+    """One episode: features of its last frames (as `encode` gives them) and its window's keys."""
 
-    pictures: deque
+    seen: deque
     raw: Sequence[Tensor] = ()
     v: Sequence[Tensor] = ()
     plans: int = 0
@@ -63,29 +70,33 @@ class BatchedEngine:
         """
         Plan for requests of different streams.
 
-        They must agree in settings, in being fresh and in exploring (`kind`).
+        They must agree in settings and in exploring (`kind`).  Whole windows and
+        streaming ones have only their prompts computed apart.
         """
+        order = sorted(range(len(requests)), key=lambda i: _extent(requests[i]))
+        made = self._step([requests[i] for i in order], [streams[i] for i in order])
+        return [planned for _, planned in sorted(zip(order, made), key=lambda pair: pair[0])]
+
+    def _step(self, requests: Sequence[PlanRequest], streams: Sequence[int]) -> list[Planned]:
+        """Plan for requests in the order of their extents."""
         began = time.perf_counter()
-        config = replace(EngineConfig(), **dict(requests[0].settings))
-        whole = requests[0].fresh or not config.streaming
-        seen = [self._stream(*pair) for pair in zip(requests, streams)]
-        geometry = self._geometry(requests[0].frames[-1])
-        generators = [torch.Generator().manual_seed(window_seed(config.seed, r.frames[-1].t0_ns))
+        config = _config(requests[0])
+        geometry = self._geometry(requests[0])
+        generators = [torch.Generator().manual_seed(window_seed(config.seed, r.t0_ns))
                       for r in requests]
         suffixes = [self._suffix(geometry, r) for r in requests]
         if len({len(s) for s in suffixes}) > 1:
             raise ValueError('prompts of different lengths can not be computed together')
-        ids = torch.from_numpy(np.stack(suffixes))
-        past = None if whole else slid(_stacked(seen), geometry)
-        newest = self.frames if whole else 1
-        pictures = torch.stack([torch.stack(list(s.pictures)[-newest:], 1) for s in seen])
-        window = forward(self.model, geometry, pictures, (ids.to(self.model.device),), past)
-        for b, stream in enumerate(seen):
-            stream.raw = [raw[b] for raw in window.keys.raw]
-            stream.v = [v[b, :, :geometry.slots] for v in window.keys.v]
-            stream.plans += 1
-        tail = Tail(self.model, geometry, window.keys, ids.shape[1], config.max_new_tokens)
-        texts, stops = self._reason(tail, window.hidden[:, -1], config, generators)
+        ids = torch.from_numpy(np.stack(suffixes)).to(self.model.device)
+        seen, windows = [], []
+        for extent, part in groupby(requests, _extent):
+            rows = slice(len(seen), len(seen) + len(list(part)))
+            seen += self._streams(requests[rows], streams[rows], geometry)
+            windows.append(self._window(extent, seen[rows], geometry, ids[rows]))
+        k, v = (_joined([getattr(w.keys, name) for w in windows]) for name in 'kv')
+        tail = Tail(self.model, geometry, k, v, ids.shape[1], config.max_new_tokens)
+        hidden = torch.cat([w.hidden[:, -1] for w in windows])
+        texts, stops = self._reason(tail, hidden, config, generators)
         attend = ActionAttention(tail, texts, stops, config.num_trajectories)
 
         def field(x, t):
@@ -101,38 +112,59 @@ class BatchedEngine:
         flows = explore(self.model, field, noise, steps, egos) if requests[0].explore else [
             None] * len(requests)
         ms = (time.perf_counter() - began) * 1e3
-        state = self._state(geometry, whole, requests[0].fresh, ids.shape[1])
-        return [Planned(self._plan(b, requests[b], seen[b].plans, driven, written(
-            self.tokenizer, texts[b], stops[b]), state, ms, config.num_trajectories), flows[b])
-            for b in range(len(requests))]
+        states = [self._state(geometry, _extent(r), ids.shape[1]) for r in requests]
+        reasonings = [written(self.tokenizer, *pair) for pair in zip(texts, stops)]
+        return [Planned(self._plan(b, requests[b], seen[b].plans, driven, reasonings[b],
+                                   states[b], ms, config.num_trajectories), flows[b])
+                for b in range(len(requests))]
 
-    def _stream(self, request: PlanRequest, name: int) -> Stream:
-        """Stream of a request with its new frames."""
-        if request.fresh:
-            if len(request.frames) != self.frames:
-                raise ValueError(f'a window begins with {self.frames} frame sets, '
-                                 f'got {len(request.frames)}')
-            self.streams[name] = Stream(deque(maxlen=self.frames))
-        stream = self.streams[name]
-        for frames in request.frames:
-            stream.pictures.append(self._resized(frames))
-        return stream
+    def _window(self, extent: tuple[bool, bool], seen: Sequence[Stream], geometry: Geometry,
+                ids: Tensor) -> Forward:
+        """Prompts of one extent, which their streams remember."""
+        whole, _ = extent
+        past = None if whole else slid(_stacked(seen), geometry)
+        encoded = _encoded(seen, self.frames if whole else 1)
+        window = forward(self.model, geometry, None, (ids,), past, encoded)
+        for b, stream in enumerate(seen):
+            stream.raw = [raw[b] for raw in window.keys.raw]
+            stream.v = [v[b, :, :geometry.slots] for v in window.keys.v]
+            stream.plans += 1
+        return window
 
-    def _size(self, frames: FrameSet) -> tuple[int, int]:
+    def _streams(self, requests: Sequence[PlanRequest], names: Sequence[int],
+                 geometry: Geometry) -> list[Stream]:
+        """Streams of the requests with their new frames, which are encoded all at once."""
+        for request, name in zip(requests, names):
+            if request.fresh:
+                if len(request.pictures) != self.frames:
+                    raise ValueError(f'a window begins with {self.frames} frame sets, '
+                                     f'got {len(request.pictures)}')
+                self.streams[name] = Stream(deque(maxlen=self.frames))
+        streams = [self.streams[name] for name in names]
+        tokens, deepstack = encode(self.model, geometry, self._pictures(requests))
+        sets = len(requests[0].pictures), len(requests[0].camera_ids)
+        tokens, deepstack = tokens.unflatten(1, (*sets, -1)), deepstack.unflatten(2, (*sets, -1))
+        for b, stream in enumerate(streams):
+            stream.seen.extend((tokens[b, i], deepstack[:, b, i]) for i in range(sets[0]))
+        return streams
+
+    def _size(self, request: PlanRequest) -> tuple[int, int]:
         """Height and width that the model wants the pictures in."""
-        config, (height, width) = self.model.config, next(
-            iter(frames.frames.values())).image.shape[:2]
+        config, (height, width) = self.model.config, request.pictures.shape[2:4]
         rows, columns = images.patch_grid(height, width, config.vision, config.prompt)
         return rows * config.vision.patch_size, columns * config.vision.patch_size
 
-    def _resized(self, frames: FrameSet) -> Tensor:
-        """Pictures uint8 [views, 3, h, w] on the device, as large as the model wants them."""
-        raw = torch.from_numpy(np.stack([f.image for f in frames.frames.values()]))
-        raw = raw.to(self.model.device).permute(0, 3, 1, 2)
-        return images.resize(raw, *self._size(frames))
+    def _pictures(self, requests: Sequence[PlanRequest]) -> Tensor:
+        """Pictures uint8 [B, sets, views, 3, h, w] on the device, in the size the model wants."""
+        device = self.model.device
+        raw = torch.empty(len(requests), *requests[0].pictures.shape, dtype=torch.uint8,
+                          pin_memory=device.type == 'cuda')
+        np.stack([r.pictures for r in requests], out=raw.numpy())
+        there = raw.to(device, non_blocking=True).flatten(0, 2).permute(0, 3, 1, 2)
+        return images.resize(there, *self._size(requests[0])).unflatten(0, raw.shape[:3])
 
-    def _geometry(self, frames: FrameSet) -> Geometry:
-        key = frames.camera_ids, self._size(frames)
+    def _geometry(self, request: PlanRequest) -> Geometry:
+        key = request.camera_ids, self._size(request)
         if key not in self.geometries:
             self.geometries[key] = Geometry(self.model, self.tokenizer, *key)
         return self.geometries[key]
@@ -171,8 +203,8 @@ class BatchedEngine:
             tail.length += 1
         return ids, stops
 
-    def _state(self, geometry: Geometry, whole: bool, fresh: bool, suffix: int) -> WindowState:
-        layout = geometry.layout
+    def _state(self, geometry: Geometry, extent: tuple[bool, bool], suffix: int) -> WindowState:
+        layout, (whole, fresh) = geometry.layout, extent
         frames, size = self.frames if whole else 1, layout.suffix + suffix
         newest = sum(end - begin for *_, (begin, end) in layout.images)
         why = '' if not whole else 'another episode' if fresh else 'streaming is off'
@@ -184,7 +216,7 @@ class BatchedEngine:
                   for name in ('xyz', 'yaw', 'speed', 'acceleration', 'curvature')}
         scores, config = agreement(arrays['xyz']), self.model.config
         return DrivePlan(
-            t0_ns=request.frames[-1].t0_ns, plan_id=plan_id, **arrays, scores=scores,
+            t0_ns=request.t0_ns, plan_id=plan_id, **arrays, scores=scores,
             chosen=int(scores.argmax()), dt_s=config.action.dt, reasoning=reasoning,
             window=state, stage_times_ms={'total': ms}, model=config.name,
             trained=config.trained, all_reasonings=(reasoning,))
@@ -192,9 +224,45 @@ class BatchedEngine:
 
 def kind(request: PlanRequest) -> tuple:
     """What requests must have in common to be planned for together."""
-    settings = dict(request.settings)
-    return (request.model, request.fresh or not settings.get('streaming', True),
-            request.fresh, request.explore, request.settings)
+    settings = tuple(pair for pair in request.settings if pair[0] != 'streaming')
+    return (request.model, request.explore, settings, request.camera_ids,
+            request.pictures.shape[1:])
+
+
+def _extent(request: PlanRequest) -> tuple[bool, bool]:
+    """Whether the window is computed whole, and whether it begins a stream."""
+    whole = request.fresh or not dict(request.settings).get('streaming', True)
+    return whole, request.fresh
+
+
+def _joined(parts: Sequence[Sequence[Tensor]]) -> Sequence[Tensor]:
+    """Tensors by layer of all parts of a batch."""
+    return parts[0] if len(parts) == 1 else [torch.cat(layer) for layer in zip(*parts)]
+
+
+NOT_TOGETHER = ('separate_reasonings', 'nav_guidance_weight', 'recompute_labels',
+                'refresh_period_s')
+"""Settings that only an engine of one's own follows."""
+
+
+def _config(request: PlanRequest) -> EngineConfig:
+    """Settings of a request; `InputError` for those that are not computed in batches."""
+    default, settings = EngineConfig(), dict(request.settings)
+    for name in NOT_TOGETHER:
+        if settings.get(name, getattr(default, name)) != getattr(default, name):
+            raise InputError(f'{name} = {settings[name]!r} is not computed in batches; give every '
+                             'process an engine of its own (--lanes 0)')
+    return replace(default, **settings)
+
+
+def _encoded(streams: Sequence[Stream], frames: int) -> tuple[Tensor, Tensor]:
+    """Features of the last `frames` sets of each stream, the frames of a view side by side."""
+    sets = [seen for s in streams for seen in list(s.seen)[-frames:]]
+    tokens, deepstack = (torch.stack(features) for features in zip(*sets))
+    batch = (len(streams), frames)
+    tokens = tokens.unflatten(0, batch).transpose(1, 2).flatten(1, 3)
+    deepstack = deepstack.unflatten(0, batch).permute(2, 0, 3, 1, 4, 5).flatten(2, 4)
+    return tokens, deepstack
 
 
 def _stacked(streams: Sequence[Stream]) -> Keys:
@@ -204,66 +272,17 @@ def _stacked(streams: Sequence[Stream]) -> Keys:
 
 
 def _choose(logits: Tensor, config: EngineConfig, generators, stops) -> list[int]:
-    """One token a row; rows that have stopped draw nothing more."""
+    """
+    One token a row; rows that have stopped draw nothing more.
+
+    The tokens that `torch.multinomial` gives on a CPU: that divides by
+    exponential draws and takes the largest.
+    """
     if config.greedy:
         return logits.argmax(-1).tolist()
-    probs = probabilities(logits, config.temperature, config.top_p).cpu()
-    return [0 if stop else int(torch.multinomial(row, 1, generator=generator))
-            for row, generator, stop in zip(probs, generators, stops)]
-
-
-class Tail:
-    """Keys of B prompts with room for generated tokens; attends one token a row at a time."""
-
-    def __init__(self, model: Alpamayo, geometry: Geometry, keys: Keys, suffix: int, room: int):
-        self.geometry, self.model = geometry, model
-        self.size = self.length = geometry.slots + suffix
-        self.k, self.v = ([torch.cat((t, t.new_zeros(*t.shape[:2], room, t.shape[3])), 2)
-                           for t in tensors] for tensors in (keys.k, keys.v))
-        position = geometry.start + suffix + torch.arange(room, device=model.device)
-        self.cos, self.sin = decoder_rotary(position.expand(3, -1), model.config.text)
-
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend; shapes as in `decoder.Attend` with one token a row."""
-        at = self.length - self.size
-        cos, sin = self.cos[at:at + 1], self.sin[at:at + 1]
-        self.k[layer][:, :, self.length:self.length + 1] = rotate(k, cos, sin).to(v.dtype)
-        self.v[layer][:, :, self.length:self.length + 1] = v
-        end = self.length + 1
-        grouped = rotate(q, cos, sin).to(v.dtype).reshape(len(q), k.shape[1], -1, k.shape[3])
-        return F.scaled_dot_product_attention(
-            grouped, self.k[layer][:, :, :end], self.v[layer][:, :, :end]).reshape(q.shape)
-
-
-class ActionAttention:
-    """
-    Action tokens of K samples a row see their row's prompt and reasoning, and their own sample.
-
-    As in `core.trajectories.ActionContext`: a last token that was never
-    forwarded is not seen, but counts for the positions.
-    """
-
-    def __init__(self, tail: Tail, texts: Sequence[Sequence[int]], stops: Sequence[str],
-                 samples: int):
-        model, device = tail.model, tail.model.device
-        self.tail, n = tail, model.config.action.n_waypoints
-        counts = torch.tensor([len(ids) for ids in texts], device=device)
-        forwarded = torch.tensor([stop == 'end_token' for stop in stops], device=device)
-        first = tail.geometry.start + tail.size - tail.geometry.slots + counts
-        position = (first[:, None] + torch.arange(n, device=device)).repeat(1, samples)
-        cos, sin = decoder_rotary(position.flatten().expand(3, -1), model.config.expert)
-        self.cos, self.sin = (a.view(len(texts), 1, samples * n, -1) for a in (cos, sin))
-        seen = torch.arange(tail.length, device=device) < (
-            tail.size + counts - 1 + forwarded.long())[:, None]
-        own = torch.block_diag(*[torch.ones(n, n, device=device)] * samples).bool()
-        mask = torch.cat((seen[:, None, None].expand(-1, 1, samples * n, -1),
-                          own.expand(len(texts), 1, -1, -1)), -1)
-        self.mask = torch.zeros(mask.shape, dtype=model.dtype, device=device)
-        self.mask.masked_fill_(~mask, -torch.inf)
-
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend; shapes as in `decoder.Attend`."""
-        q, k = (rotate(x, self.cos, self.sin).to(v.dtype) for x in (q, k))
-        end = self.tail.length
-        return attention(q, torch.cat((self.tail.k[layer][:, :, :end], k), 2),
-                         torch.cat((self.tail.v[layer][:, :, :end], v), 2), self.mask)
+    probs = probabilities(logits, config.temperature, config.top_p)
+    draws = torch.ones(probs.shape, pin_memory=probs.is_cuda)
+    for row, generator, stop in zip(draws, generators, stops):
+        if not stop:
+            row.exponential_(generator=generator)
+    return (probs / draws.to(probs.device, non_blocking=True)).argmax(-1).tolist()

@@ -47,25 +47,28 @@ class ClosedLoop:
 
 
 def tasks(config: ClosedLoop, seeds: Sequence[int], rows: list[dict]) -> list[dict]:
-    """Return what is still to be done: a seed and a policy each, the seeds in turn."""
+    """Return what is still to be done: a seed each, and the policies that have not driven it."""
     check_seeds(seeds)
     done = {(row['seed'], row['policy']) for row in rows}
-    return [{'seed': seed, 'policy': name, 'config': asdict(config)}
-            for seed in seeds for name in config.models if (seed, name) not in done]
+    missing = {seed: [n for n in config.models if (seed, n) not in done] for seed in seeds}
+    return [{'seed': seed, 'policies': names, 'config': asdict(config)}
+            for seed, names in missing.items() if names]
 
 
 def run_task(task: dict, planners: Callable[[str], Planner]) -> Iterator[dict]:
-    """Drive one episode with one policy; gives its row."""
-    config, seed, name = ClosedLoop(**task['config']), task['seed'], task['policy']
+    """Drive one episode with one policy after the other; gives a row each."""
+    config, seed = ClosedLoop(**task['config']), task['seed']
     reference = record_expert(seed, HISTORY_POSES + config.ticks + FUTURE)
-    about = {'seed': seed, 'policy': name, 'event': reference.event, 'fault': reference.fault}
-    if not reference.fault:
-        policy = policy_of(name, reference, config.models, planners, config.settings)
-        episode = Episode(World(seed), reference, policy)
-        while episode.ticks < config.ticks and not episode.ended:
-            episode.step()
-        about |= episode.results(config.ticks, judge_text=name != CONSTANT_VELOCITY)
-    yield about
+    for name in task['policies']:
+        about = {'seed': seed, 'policy': name, 'event': reference.event,
+                 'fault': reference.fault}
+        if not reference.fault:
+            policy = policy_of(name, reference, config.models, planners, config.settings)
+            episode = Episode(World(seed), reference, policy)
+            while episode.ticks < config.ticks and not episode.ended:
+                episode.step()
+            about |= episode.results(config.ticks, judge_text=name != CONSTANT_VELOCITY)
+        yield about
 
 
 def latency(config: ClosedLoop, name: str, planners: Callable[[str], Planner], seed: int,

@@ -1,8 +1,10 @@
 """One batched engine a checkpoint for the episodes of many processes."""
 from __future__ import annotations
 
+import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 
 from .batched import BatchedEngine, kind
@@ -63,3 +65,18 @@ class PlanServer:
                 pipe.send(answer)
             except OSError:
                 continue  # its process has ended; that is noticed where it was started
+
+
+def serve(pipes: Sequence[Connection], device: str, dtype: str) -> None:
+    """Main function of a process: answer `pipes` until the other end of the last one is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    server, asking = PlanServer(device, dtype), set(pipes)
+    while asking:
+        for pipe in connection.wait(asking, 0 if server.waiting else None):
+            try:
+                server.take(pipe)
+            except (EOFError, ConnectionError):
+                asking.discard(pipe)
+                server.forget(pipe)
+        if server.waiting:
+            server.work()

@@ -7,7 +7,8 @@ at once, which a GPU needs to be worth its while.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from multiprocessing.connection import Connection
 from typing import Protocol
@@ -43,14 +44,16 @@ class PlanRequest:
     """
     One window of one episode, for a shared engine.
 
-    `frames` are the newest frame set, after older ones where the window begins
-    anew (`fresh`).  `settings` are fields of `EngineConfig`, `streaming` always
-    among them.
+    `pictures` uint8 [sets, cameras, H, W, 3] are the newest frames, after older
+    ones where the window begins anew (`fresh`).  `settings` are fields of
+    `EngineConfig`, `streaming` always among them.
     """
 
     model: str
     fresh: bool
-    frames: tuple[FrameSet, ...]
+    t0_ns: int
+    camera_ids: tuple[int, ...]
+    pictures: np.ndarray
     ego: EgoHistory
     nav_text: str
     settings: tuple[tuple[str, object], ...]
@@ -116,27 +119,35 @@ class LocalPlanner:
 
 
 class RemotePlanners:
-    """Planners that ask the process at the other end of a pipe, one window at a time."""
+    """
+    Planners that ask the process at the other end of a pipe, one window at a time.
 
-    def __init__(self, pipe: Connection):
-        self.pipe = pipe
+    They wait for it inside `waiting()`.
+    """
+
+    def __init__(self, pipe: Connection, waiting: Callable = nullcontext):
+        self.pipe, self.waiting = pipe, waiting
 
     def __call__(self, model: str) -> Planner:
         """Return a planner for another episode."""
-        return RemotePlanner(self.pipe, model)
+        return RemotePlanner(self.pipe, model, self.waiting)
 
 
 class RemotePlanner:
     """A share of an engine that another process has (`PlanServer`)."""
 
-    def __init__(self, pipe: Connection, model: str):
-        self.pipe, self.model = pipe, model
+    def __init__(self, pipe: Connection, model: str, waiting: Callable):
+        self.pipe, self.model, self.waiting = pipe, model, waiting
         self.frames = self._ask(model)
         self.fresh = True
 
     def _ask(self, question):
-        self.pipe.send(question)
-        answer = self.pipe.recv()
+        try:
+            with self.waiting():
+                self.pipe.send(question)
+                answer = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            raise RuntimeError('the process that plans has ended') from None
         if isinstance(answer, str):
             raise RuntimeError(answer)
         return answer
@@ -149,6 +160,14 @@ class RemotePlanner:
         """Send the window and wait for its plan."""
         sets = (*history, frames) if self.fresh else (frames,)
         fresh, self.fresh = self.fresh, False
-        known = tuple((name, tuple(value) if isinstance(value, list) else value)
-                      for name, value in sorted(settings.items()))
-        return self._ask(PlanRequest(self.model, fresh, sets, ego, nav_text, known, explore))
+        return self._ask(request_of(self.model, fresh, sets, ego, nav_text, explore, **settings))
+
+
+def request_of(model: str, fresh: bool, sets: Sequence[FrameSet], ego: EgoHistory, nav_text: str,
+               explore: bool = False, **settings) -> PlanRequest:
+    """Request for the window that ends with the last of `sets`, in one array of pictures."""
+    known = tuple((name, tuple(value) if isinstance(value, list) else value)
+                  for name, value in sorted(settings.items()))
+    pictures = np.stack([[f.image for f in frames.frames.values()] for frames in sets])
+    return PlanRequest(model, fresh, sets[-1].t0_ns, sets[-1].camera_ids, pictures, ego, nav_text,
+                       known, explore)

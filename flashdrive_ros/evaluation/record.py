@@ -30,10 +30,10 @@ def write_results(path: Path | str, body: dict, *, command: str | None = None, *
     """
     Write `body` as JSON with the header (and what else `about` says); returns what was written.
 
-    The file appears whole or not at all.
+    The file appears whole or not at all, and names no folder of this machine (`portable`).
     """
     path = Path(path)
-    data = rounded({**header(command), **about, **body})
+    data = portable(rounded({**header(command), **about, **body}))
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f'.{path.name}.{os.getpid()}')
     draft.write_text(json.dumps(data, indent=1, allow_nan=False) + '\n', encoding='utf-8')
@@ -53,7 +53,25 @@ def command_line() -> str:
     program = Path(sys.argv[0]).resolve()
     inside = program.suffix == '.py' and program.is_relative_to(SOURCES)
     name = ['python', str(program.relative_to(SOURCES))] if inside else [program.name]
-    return shlex.join([*name, *sys.argv[1:]])
+    return shlex.join([*name, *map(_portable_argument, sys.argv[1:])])
+
+
+def _portable_argument(text: str) -> str:
+    option, sign, value = text.partition('=')
+    return f'{option}={portable(value)}' if sign and text.startswith('-') else portable(text)
+
+
+def portable(value):
+    """`value` with absolute paths in it cut to their last part, or to that below the sources."""
+    if isinstance(value, dict):
+        return {key: portable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [portable(item) for item in value]
+    if isinstance(value, str) and value.startswith(('/', '~/')):
+        path = Path(value).expanduser()
+        below = path.is_relative_to(SOURCES) and path != SOURCES
+        return path.relative_to(SOURCES).as_posix() if below else path.name
+    return value
 
 
 def commit() -> str:

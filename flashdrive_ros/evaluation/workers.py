@@ -36,14 +36,15 @@ class Crew:
 
     `processes` of one core each; 0: this one.  With `lanes` 0 each has an
     engine of its own on `device` ('cuda' is spread over all there are).  Else
-    each works on that many tasks at once, and one engine on `device` plans for
-    all of them together.
+    each works on that many tasks at once, and `servers` more processes plan
+    for all of them, many windows in a batch.
     """
 
     processes: int = 1
     device: str = 'cpu'
     dtype: str = 'auto'
     lanes: int = 0
+    servers: int = 1
     limit_s: float = 0.0
 
 
@@ -137,33 +138,22 @@ def _here(work, tasks, crew: Crew, until: float) -> Iterator[Event]:
 
 def _in_processes(work, tasks, crew: Crew, until: float) -> Iterator[Event]:
     waiting = list(reversed(tasks))
-    server = None
-    if crew.lanes:
-        from .plan_server import PlanServer
-        server = PlanServer(crew.device, crew.dtype)
     count = min(crew.processes, len(tasks))
+    own = 'none' if crew.lanes else crew.device
     processes = [_Process(work, crew.dtype, device, crew.lanes)
-                 for device in _devices(crew.device, count, bool(crew.lanes))]
+                 for device in _devices(own, count)]
     lanes = {lane.pipe: lane for process in processes for lane in process.lanes}
-    asking = {lane.plans: lane for lane in lanes.values() if lane.plans}
+    servers = _servers(crew, [lane for lane in lanes.values() if lane.plans])
     try:
         # one task a process before the second of any
         for lane in sorted(lanes.values(), key=lambda lane: lane.number):
             if waiting:
                 lane.begin(waiting.pop())
         while any(lane.task for lane in lanes.values()):
-            idle = 0.0 if server and server.waiting else min(until - time.monotonic(), 3600.0)
-            ready = connection.wait([*lanes, *asking], max(0.0, idle))
+            ready = connection.wait(lanes, max(0.0, min(until - time.monotonic(), 3600.0)))
             if time.monotonic() >= until:
                 return
             for pipe in ready:
-                if pipe in asking:
-                    try:
-                        server.take(pipe)
-                    except (EOFError, ConnectionError):
-                        del asking[pipe]
-                        server.forget(pipe)
-                    continue
                 lane = lanes[pipe]
                 event = lane.read()
                 if event is None:
@@ -172,17 +162,36 @@ def _in_processes(work, tasks, crew: Crew, until: float) -> Iterator[Event]:
                 yield event
                 if lane.task is None and waiting and lane.alive:
                     lane.begin(waiting.pop())
-            if server and server.waiting:
-                server.work()
     finally:
         for process in processes:
             process.end()
+        for server in servers:
+            server.kill()
+            server.join()
 
 
-def _devices(device: str, count: int, shared: bool) -> list[str]:
+def _servers(crew: Crew, lanes: Sequence[_Lane]) -> list:
+    """Start the processes that plan for `lanes`, each for every n-th of them."""
+    from .plan_server import serve
+    count = min(max(crew.servers, 1), len(lanes))
+    processes: list = []
+    for i, device in enumerate(_devices(crew.device, count)):
+        pipes = [lane.plans for lane in lanes[i::count]]
+        processes.append(get_context('spawn').Process(
+            target=serve, args=(pipes, device, crew.dtype), daemon=True))
+        with _one_thread():
+            processes[-1].start()
+    for lane in lanes:
+        lane.plans.close()
+    return processes
+
+
+def _devices(device: str, count: int) -> list[str]:
     """One device a process: plain 'cuda' means all that there are, in turn."""
-    if shared or device != 'cuda':
+    if device != 'cuda':
         return [device] * count
+    if count == 0:
+        return []
     import torch
     found = torch.cuda.device_count()
     if found == 0:
@@ -265,10 +274,24 @@ def _one_thread():
 
 
 def _serve(ends, work: Work, device: str, dtype: str) -> None:
-    """Main function of a worker process."""
+    """
+    Main function of a worker process.
+
+    Its lanes take turns: one computes while the others wait for plans.  Threads
+    that compute at once would spend their time on Python's lock.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    turn = threading.Lock()
+
+    @contextmanager
+    def waiting():
+        turn.release()
+        try:
+            yield
+        finally:
+            turn.acquire()
     threads = [threading.Thread(target=_do_tasks, args=(
-        pipe, work, RemotePlanners(plans) if plans else Planners(device, dtype)))
+        pipe, work, RemotePlanners(plans, waiting) if plans else Planners(device, dtype), turn))
         for pipe, plans in ends]
     for thread in threads:
         thread.start()
@@ -276,14 +299,15 @@ def _serve(ends, work: Work, device: str, dtype: str) -> None:
         thread.join()
 
 
-def _do_tasks(pipe, work: Work, planners) -> None:
+def _do_tasks(pipe, work: Work, planners, turn: threading.Lock) -> None:
     """Do task after task until the pipe is closed."""
     try:
         while True:
             task = pipe.recv()
             try:
-                for row in work(task, planners):
-                    pipe.send((row, ''))
+                with turn:
+                    for row in work(task, planners):
+                        pipe.send((row, ''))
                 pipe.send((None, ''))
             except (EOFError, ConnectionError):
                 raise

@@ -208,30 +208,35 @@ def encode(model: Alpamayo, geometry: Geometry, pictures: Tensor) -> tuple[Tenso
 
 
 def forward(model: Alpamayo, geometry: Geometry, pictures: Tensor | None,
-            branches: Sequence[Tensor] = (), past: Keys | None = None) -> Forward:
+            branches: Sequence[Tensor] = (), past: Keys | None = None,
+            encoded: tuple[Tensor, Tensor] | None = None) -> Forward:
     """
     Compute a window of B samples, whole or on top of `past`.
 
     `pictures` uint8 [B, views, frames, 3, h, w]: all frames without `past`, the
     newest one (frames = 1) with it, None to only add `branches` (token ids
     [B, n] each) behind a window that is known.  `past` must have been slid.
+    `encoded` is what `encode` gives for the pictures, where that is known.
     """
     part, pieces, deepstack, rows = None, [], None, None
     if pictures is not None:
+        encoded = encode(model, geometry, pictures)
+    if encoded is not None:
         part = geometry.whole if past is None else geometry.newest
-        tokens, deepstack = encode(model, geometry, pictures)
-        x = model.embed_tokens(geometry.ids[part.slots]).expand(len(pictures), -1, -1)
+        tokens, deepstack = encoded
+        x = model.embed_tokens(geometry.ids[part.slots]).expand(len(tokens), -1, -1)
         rows = part.image_rows
         pieces.append(x.index_copy(1, rows, tokens.to(x.dtype)))
     pieces += [model.embed_tokens(ids) for ids in branches]
     lengths = [ids.shape[1] for ids in branches]
     attend = WindowAttention(geometry, part, lengths, past)
     hidden = model.language_model(torch.cat(pieces, 1), attend, deepstack, rows)
-    if pictures is None:
+    if encoded is None:
         return Forward(hidden, attend.keys)
+    views, frames = len(geometry.layout.images), 1 if past is not None else geometry.layout.frames
 
     def of_newest(states):
-        return states.unflatten(1, (*pictures.shape[1:3], -1))[:, :, -1]
+        return states.unflatten(1, (views, frames, -1))[:, :, -1]
     return Forward(hidden[:, attend.count:], attend.keys, of_newest(hidden[:, rows]),
                    of_newest(tokens))
 
