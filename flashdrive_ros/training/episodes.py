@@ -8,8 +8,8 @@ how to recover (a plan that drifts would otherwise never be corrected).
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -30,15 +30,23 @@ HELD_OUT = 100_000
 """World seeds below this are never trained on."""
 VALIDATION = 50_000
 """World seeds from here to `HELD_OUT` are for validation during training."""
-EVENT_BOOST = {'cut_in': 2.0, 'light': 1.6, 'pedestrian': 1.4, 'free': 0.7, 'follow': 0.7}
+EVENT_BOOST = {'cut_in': 2.0, 'light': 1.6, 'pedestrian': 2.5, 'free': 0.7, 'follow': 0.7}
 """How much more often a kind of scenario is drawn for training than in the world itself."""
 CAUSE_BOOST = {'cut_in': 4.0, 'yellow_light': 4.0, 'lead_stopped': 1.5, 'pedestrian': 1.5}
 """How much more often clips of rare causes are chosen, others counting once."""
 SPACING = 6
-RECOVERY = 15
+RECOVERY = 25
 """Ticks after a push that count as recovering from it."""
+RECOVERY_BOOST = 2.5
+"""How much more often clips of a recovery are chosen."""
+HARDEST = 2.0, 7.5
+"""Deceleration (m/s^2) that the expert needs when inattention ends, least and most."""
 AFTERMATH = 10
 """Ticks after the last waypoint in which nothing may have gone wrong either."""
+
+
+PUSHES = {'shove': 0.4, 'inattention': 0.5, 'hesitation': 0.1}
+"""Kinds of disturbances and how often each is drawn."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +55,19 @@ class EpisodeConfig:
     How episodes are driven, and the size of the images.
 
     `push_every_s` is the mean time from one push to the next (0: none), long
-    enough for a future without one; they last about `push_s`.  `balanced`
+    enough for a future without one; shoves last about `push_s`.  `balanced`
     draws eventful scenarios more often than the world does.
     """
 
     width: int = 320
     height: int = 180
-    seconds: float = 45.0
+    seconds: float = 60.0
     route_length: float = 1000.0
     push_every_s: float = 13.0
     push_s: float = 1.0
     push_side_m: float = 0.7
     push_acceleration: float = 2.0
+    pushes: Mapping[str, float] = field(default_factory=lambda: dict(PUSHES))
     jitter_cameras: float = 0.5
     balanced: bool = True
 
@@ -177,19 +186,31 @@ def _moment(world: World, pushed: bool, failed: bool) -> Moment:
 
 
 class Pushes:
-    """Short disturbances: sideways by steering past the lane's middle, and along it."""
+    """
+    Disturbances, from which the expert has to recover.
+
+    A shove steers past the lane's middle and changes the speed for a moment.
+    Inattention holds an acceleration for seconds whatever is ahead, until the
+    expert would have to brake as hard as was drawn: without it the gap to a
+    lead vehicle would follow from the own speed, and nobody would have to look.
+    Hesitation falls behind in the same way.
+    """
 
     def __init__(self, config: EpisodeConfig, rng: np.random.Generator):
         self.config, self.rng = config, rng
         self.ticks_left = 0
         self.next_s = 1.6 + rng.uniform(0, 0.6) * config.push_every_s
         self.curvature = self.acceleration = 0.0
+        self.held: float | None = None
+        self.until = -np.inf
 
     def begin_tick(self, world: World) -> bool:
         """Whether the vehicle is pushed in the next 0.1 s."""
         every = self.config.push_every_s
         if self.ticks_left:
             self.ticks_left -= 1
+            if world.decision.cause.acceleration < self.until:
+                self.ticks_left = 0
         elif every and world.time >= self.next_s:
             self._draw(world)
             self.next_s = world.time + every * self.rng.uniform(0.85, 1.25)
@@ -197,21 +218,32 @@ class Pushes:
 
     def _draw(self, world: World) -> None:
         config, rng = self.config, self.rng
+        kind = rng.choice(list(config.pushes), p=list(config.pushes.values()))
         duration = config.push_s * rng.uniform(0.5, 1.5)
-        self.ticks_left = round(duration / TICK_S)
         side = float(np.clip(rng.normal(0, config.push_side_m), -1.2, 1.2))
         travelled = max(world.state.speed, 3.0) * duration
         self.curvature = float(np.clip(2 * side / travelled ** 2, -0.06, 0.06))
         self.acceleration = float(rng.normal(0, config.push_acceleration))
+        self.held, self.until = None, -np.inf
+        if kind != 'shove':
+            inattentive = kind == 'inattention'
+            duration, self.curvature = rng.uniform(1.5, 8.0 if inattentive else 4.0), 0.0
+            self.held = float(np.clip(rng.normal(0.5, 0.7), -0.3, 1.8) if inattentive
+                              else -rng.uniform(0.4, 1.8))
+            self.until = -float(rng.uniform(*HARDEST)) if inattentive else -np.inf
+        self.ticks_left = round(duration / TICK_S)
 
     def apply(self, world: World) -> None:
         """Replace the expert's commands of the next 0.05 s."""
         decision = world.decision
         road = float(world.route.curvature_at(world.s + 0.1 * world.state.speed,
                                               world.expert.offset))
-        world.decision = replace(
-            decision, acceleration=decision.acceleration + self.acceleration,
-            curvature=road + self.curvature)
+        if self.held is None:
+            world.decision = replace(
+                decision, acceleration=decision.acceleration + self.acceleration,
+                curvature=road + self.curvature)
+        else:
+            world.decision = replace(decision, acceleration=self.held)
 
 
 def choose(episode: Episode, count: int, frames: int, window: int,
@@ -232,7 +264,7 @@ def choose(episode: Episode, count: int, frames: int, window: int,
     weight = np.array([CAUSE_BOOST.get(kind[0], 1.0) / share[kind] for kind in kinds])
     pushed = np.array([m.pushed for m in episode.moments])
     recovers = [pushed[max(s + frames - RECOVERY, 0):s + frames].any() for s in starts]
-    weight = np.where(recovers, 2 * weight, weight)
+    weight = np.where(recovers, RECOVERY_BOOST * weight, weight)
     chosen: list[int] = []
     for apart in (SPACING, SPACING // 2):
         apart = max(apart, frames // 2 + 1)

@@ -50,7 +50,7 @@ class TrainSettings:
                                    'streaming stages need 19')
     clips_per_episode: int = _setting(20, 'clips drawn of one episode')
     augment: float = _setting(1.0, 'how much colours and grain change each time; 0: not')
-    episode_seconds: float = _setting(45.0, 'length of an episode')
+    episode_seconds: float = _setting(60.0, 'length of an episode')
     store_gib: float = _setting(2.0, 'memory for clips on the training device')
     first_clips: int = _setting(64, 'clips that must be there before the first step')
     clips_per_step: float = _setting(0.0, 'take exactly so many clips per step (repeatable); '
