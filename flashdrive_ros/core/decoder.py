@@ -7,7 +7,7 @@ Keys reach it after k_norm and before rotation.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -82,6 +82,26 @@ class DecoderLayer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
+class Taps:
+    """Keeps, as `taps` of a pass, the hidden states behind the layers `layer_ids` and no others."""
+
+    def __init__(self, layer_ids: Sequence[int]):
+        self.wanted = [i + 1 for i in layer_ids]  # 0 is the embedding
+        self.found: dict[int, Tensor] = {}
+        self.seen = 0
+
+    def append(self, x: Tensor) -> None:
+        """Take the states [b, n, hidden] of the next layer."""
+        if self.seen in self.wanted:
+            self.found[self.seen] = x
+        self.seen += 1
+
+    @property
+    def kept(self) -> list[Tensor]:
+        """States in the order of `layer_ids`."""
+        return [self.found[i] for i in self.wanted]
+
+
 class Decoder(nn.Module):
     """The stack of layers and the final norm; no embedding and no head."""
 
@@ -92,7 +112,8 @@ class Decoder(nn.Module):
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
     def forward(self, x: Tensor, attend: Attend, deepstack: Tensor | None = None,
-                image_rows: Tensor | None = None, taps: list[Tensor] | None = None) -> Tensor:
+                image_rows: Tensor | None = None,
+                taps: list[Tensor] | Taps | None = None) -> Tensor:
         """
         Final hidden states (normed) of `x` [b, n, hidden].
 
