@@ -1,7 +1,9 @@
 """Coordinates, boxes and trajectories as tokens of the vocabulary, and back."""
+import re
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashdrive_ros.core import checkpoint
@@ -12,8 +14,19 @@ from flashdrive_ros.core.primitives.coordinates import (
     IMAGE,
     LEFT_M,
     MARKERS,
+    NONE,
 )
-from flashdrive_ros.core.primitives.grammar import read, write, write_boxes
+from flashdrive_ros.core.primitives.grammar import (
+    CALLED,
+    PARTS,
+    parse,
+    read,
+    write,
+    write_block,
+    write_boxes,
+    write_call,
+    write_label,
+)
 from flashdrive_ros.core.tokenizer import Tokenizer, expand_tokens
 
 
@@ -50,30 +63,89 @@ def test_ranges_of_tokens_are_written_out():
     assert expand_tokens(['<8>..<11>', '<|x_2d|>']) == ['<8>', '<9>', '<10>', '<11>', '<|x_2d|>']
 
 
-rows = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8)
+@st.composite
+def primitives(draw):
+    """A type, a label and rows in range, of which some pairs are out of view."""
+    kind = draw(st.sampled_from(list(PARTS)))
+    axes = [axis for part in PARTS[kind] for axis in part.axes]
+    count = draw(st.integers(1, 12)) if kind in CALLED else 1
+    rows = np.array([[axis.values(draw(st.integers(0, BINS))) for axis in axes]
+                     for _ in range(count)])
+    if kind == 'box_2d':
+        x1, y1 = draw(st.integers(0, BINS - 1)), draw(st.integers(0, BINS - 1))
+        x2, y2 = draw(st.integers(x1 + 1, BINS)), draw(st.integers(y1 + 1, BINS))
+        rows = np.array([[x1, y1, x2, y2]]) / BINS
+    else:
+        hidden = draw(st.lists(st.booleans(), min_size=count * len(axes) // 2,
+                               max_size=count * len(axes) // 2))
+        rows.reshape(-1, 2)[np.array(hidden)] = np.nan
+    return kind, draw(st.sampled_from(['', 'car', 'red light'])), rows
 
 
-@given(rows, st.integers(0, 255))
-def test_trajectories_come_back_within_half_a_bin(tokenizer, points, hidden):
-    points = np.array(points)
-    points[[i for i in range(len(points)) if hidden >> i & 1]] = np.nan
-    text = write('trajectory_2d', points)
-    found, = read(tokenizer.decode(tokenizer.encode(text)))
-    assert found.type == 'trajectory_2d' and found.values.shape == points.shape
-    assert np.array_equal(np.isnan(found.values), np.isnan(points))
-    assert np.nanmax(np.abs(found.values - points), initial=0) <= 0.0005 + 1e-9
-    assert len(tokenizer.encode(text)) == 2 * len(points) + 2
+@settings(max_examples=200, deadline=None)
+@given(st.lists(primitives(), max_size=4))
+def test_answers_come_back_from_the_tokens(tokenizer, answer):
+    text = ''.join(write_label(label) + write(kind, rows) for kind, label, rows in answer)
+    reading = parse(tokenizer.decode(tokenizer.encode(text)))
+    assert not reading.problems and len(reading.primitives) == len(answer)
+    for (kind, label, rows), found in zip(answer, reading.primitives):
+        assert (found.type, found.label) == (kind, label)
+        np.testing.assert_allclose(found.values, rows, atol=1e-9)
+
+
+@given(st.lists(st.tuples(st.floats(-1, 2), st.floats(-1, 2)), min_size=1, max_size=8))
+def test_values_come_back_within_half_a_bin_of_the_range(points):
+    found, = read(write('trajectory_2d', points))
+    assert np.abs(found.values - np.clip(points, 0, 1)).max() <= 0.0005 + 1e-9
+
+
+@settings(max_examples=200, deadline=None)
+@given(primitives(), st.data())
+def test_nothing_is_read_from_a_primitive_with_a_token_lost_or_added(tokenizer, primitive, data):
+    kind, _, rows = primitive
+    ids = tokenizer.encode(write(kind, rows))
+    added = data.draw(st.sampled_from([[], ['7'], ['none']]))
+    at = data.draw(st.integers(1 if added else 0, len(ids) - 1))
+    kept = at if added else at + 1
+    reading = parse(tokenizer.decode(ids[:at] + [tokenizer.id(name) for name in added]
+                                     + ids[kept:]))
+    assert not reading.primitives
+    assert bool(reading.problems) == (at > 0 or kind in CALLED)  # else it never began
 
 
 def test_token_counts_of_the_driving_layouts(tokenizer):
     """4 N + 4 with both parts (inferred, spec vflash.md section 1.4): 36, 84 and 260."""
     for n, count in ((8, 36), (20, 84), (64, 260)):
-        path = np.linspace(0, 1, 2 * n).reshape(n, 2)
-        text = write('trajectory_2d', path) + write('trajectory_3d', path)
-        assert len(tokenizer.encode(text)) == count
+        path = np.linspace(0, 1, 4 * n).reshape(n, 4)
+        assert len(tokenizer.encode(write_block('trajectory_2d_3d', path))) == count
+        for kind in ('trajectory_2d', 'trajectory_3d'):
+            assert len(tokenizer.encode(write_block(kind, path[:, :2]))) == 2 * n + 2
+        assert write('trajectory_2d_3d', path) == (
+            f'<tool_call>trajectory_2d_3d {n}</tool_call>' + write_block('trajectory_2d_3d', path))
+    assert len(tokenizer.encode(write('box_2d', [0.1, 0.2, 0.3, 0.4]))) == 6
+    assert len(tokenizer.encode(write('point', [0.1, np.nan]))) == 4
 
 
-def test_boxes_keep_label_and_order_and_are_never_empty(tokenizer):
+def test_a_call_is_text_between_one_token_and_another(tokenizer):
+    ids = tokenizer.encode(write_call('trajectory_2d_3d', 64))
+    assert [tokenizer.decode([i]) for i in (ids[0], ids[-1])] == ['<tool_call>', '</tool_call>']
+    assert tokenizer.decode(ids[1:-1]) == 'trajectory_2d_3d 64'
+    assert max(ids[1:-1]) < min(ids[0], ids[-1])
+
+
+def test_both_parts_are_one_primitive():
+    rows = [[0.5, 0.25, 120.0, 0.0], [np.nan, np.nan, -10.0, 65.0]]
+    text = write('trajectory_2d_3d', rows)
+    assert text == (
+        '<tool_call>trajectory_2d_3d 2</tool_call>'
+        '<|trajectory_2d_start|><500><250><|none|><|none|><|trajectory_2d_end|>'
+        '<|trajectory_3d_start|><500><500><0><1000><|trajectory_3d_end|>')
+    found, = read(text)
+    assert found.type == 'trajectory_2d_3d'
+    np.testing.assert_allclose(found.values, rows, atol=1e-9)
+
+
+def test_boxes_keep_label_and_order_and_are_never_empty():
     boxes = [[0.1, 0.2, 0.3, 0.4], [1.0, 1.0, 1.0, 1.0]]
     text = write_boxes('red light', boxes) + write_boxes('car', [])
     found = read(text)
@@ -81,13 +153,59 @@ def test_boxes_keep_label_and_order_and_are_never_empty(tokenizer):
     np.testing.assert_allclose(found[0].values, [boxes[0]], atol=1e-9)
     np.testing.assert_allclose(found[1].values, [[0.999, 0.999, 1.0, 1.0]], atol=1e-9)
     assert found[2].values.shape == (0, 4)
-    assert len(tokenizer.encode(write('box_2d', boxes[0]))) == 6
 
 
-@pytest.mark.parametrize('text', [
-    '<|box_start|><1><2><3><|box_end|>', '<|box_start|><5><5><5><9><|box_end|>',
-    '<|trajectory_2d_start|><1><|none|><|trajectory_2d_end|>',
-    '<|trajectory_2d_start|><1><2><|trajectory_3d_end|>', '<|box_start|><1><2><3><4>',
-    '<|point_start|><|point_end|>'])
-def test_broken_primitives_are_left_out(text):
-    assert read(text) == []
+@pytest.mark.parametrize('kind, values', [
+    ('trajectory_2d_3d', [[1, 2]]), ('trajectory_3d', np.zeros((0, 2))), ('trajectory_3d', []),
+    ('box_2d', [[0, 0, 1, 1], [0, 0, 1, 1]]), ('box_2d', [0, 0, np.nan, 1]),
+    ('point', [[[0, 0]]])])
+def test_what_is_no_primitive_is_not_written(kind, values):
+    with pytest.raises(ValueError, match=kind):
+        write(kind, values)
+
+
+CALL_2D, CALL_3D, CALL_BOTH = (write_call(kind, 1) for kind in CALLED)
+BLOCK_2D = '<|trajectory_2d_start|><1><2><|trajectory_2d_end|>'
+BOX = '<|box_start|><1><2><3><4><|box_end|>'
+BLOCK_3D = '<|trajectory_3d_start|><1><2><|trajectory_3d_end|>'
+
+
+@pytest.mark.parametrize('text, problem', [
+    ('<|box_start|><1><2><3><|box_end|>', 'box_2d has 3 coordinates, expected 4'),
+    ('<|box_start|><5><5><5><9><|box_end|>', 'no area'),
+    ('<|box_start|><|none|><|none|><|none|><|none|><|box_end|>', 'no area'),
+    ('<|box_start|><1><2><3><4>', r'not closed by <\|box_end'),
+    ('<|box_start|><1><2><3><4><|point_end|>', r'not closed by <\|box_end'),
+    ('<|point_start|><|point_end|>', 'point has 0 coordinates, expected 2'),
+    ('<|point_start|><1><2><3><4><|point_end|>', 'point has 4 coordinates, expected 2'),
+    ('<|point_start|><1><1001><|point_end|>', 'coordinate 1001, above 1000'),
+    (BLOCK_2D, 'a trajectory_2d block without a call'),
+    (CALL_2D, 'trajectory_2d 1 lacks its trajectory_2d block'),
+    (f'{CALL_2D} {BLOCK_2D}', 'lacks its trajectory_2d block'),
+    (CALL_2D + BLOCK_3D, 'lacks its trajectory_2d block'),
+    (CALL_2D + BLOCK_2D.replace('<2>', '<|none|>'), 'half a pair'),
+    (CALL_2D.replace('1', '2') + BLOCK_2D, 'has 2 coordinates, expected 4'),
+    (CALL_2D.replace('1', '0') + BLOCK_2D, 'not the call of a trajectory'),
+    (CALL_2D.replace('2d', '4d') + BLOCK_2D, 'not the call of a trajectory'),
+    (CALL_2D.replace('</tool_call>', '') + BLOCK_2D, 'not the call of a trajectory'),
+    (CALL_2D.replace(' 1', '') + BLOCK_2D, 'not the call of a trajectory'),
+    (CALL_BOTH + BLOCK_2D, 'lacks its trajectory_3d block'),
+    (CALL_BOTH + BLOCK_3D + BLOCK_2D, 'lacks its trajectory_2d block'),
+    ('<|box_3d_start|><1><|box_3d_end|>', 'a box_3d block without a call'),
+])
+def test_broken_primitives_are_left_out_and_told(text, problem):
+    reading = parse(f'{text}, {BOX}')
+    assert [found.values.round(3).tolist() for found in reading.primitives] == [
+        [[0.001, 0.002, 0.003, 0.004]]]
+    assert re.search(problem, reading.problems[0])
+
+
+def test_an_unclosed_class_names_nothing():
+    reading = parse(write_label('car') + BOX + '<|object_ref_start|>truck' + BOX)
+    assert [found.label for found in reading.primitives] == ['car', '']
+    assert reading.problems == ("the class 'truck' is not closed",)
+
+
+def test_an_answer_of_nothing_has_neither_primitives_nor_problems():
+    assert parse(NONE) == parse('red light') == parse('')
+    assert not parse(NONE).primitives and not parse(NONE).problems

@@ -8,11 +8,13 @@ import torch
 from support.tiny_clips import CLIPS, EPISODE, tiny_maker
 
 from flashdrive_ros.core import unicycle
-from flashdrive_ros.core.primitives.grammar import read
+from flashdrive_ros.core.primitives.coordinates import NONE
+from flashdrive_ros.core.primitives.grammar import parse
 from flashdrive_ros.core.unicycle import physical
 from flashdrive_ros.training.causes import cause_named, sentences
 from flashdrive_ros.training.episodes import HELD_OUT, VALIDATION, drive, training_seed
 from flashdrive_ros.training.producers import InProcess, Producers, made_before
+from flashdrive_ros.training.questions import PLAIN_ANSWERS
 from flashdrive_ros.training.samples import PHYSICAL, SlotLayout, controls_of
 from flashdrive_ros.training.store import ClipStore
 from flashdrive_ros.world.reason import CAUSES, describe
@@ -78,11 +80,42 @@ def test_what_is_said_and_answered_fits_the_window(clips):
                 assert reason.endswith('<|cot_end|><|traj_future_start|>')
                 assert cause_named(reason) == CAUSES[clip['cause'][w]]
             answer = tokenizer.decode(clip['answer_ids'][w][:clip['answer_length'][w]])
-            if '_start|>' in answer:
-                assert read(answer)
+            reading = parse(answer)
+            assert not reading.problems
+            assert reading.primitives or answer.removesuffix('<|answer_end|>') in (
+                *PLAIN_ANSWERS, NONE)
             prompt = tokenizer.decode(clip['prompt_ids'][w][:clip['prompt_length'][w]])
             assert prompt.startswith('<|traj_history_start|><i')
             assert prompt.endswith('<|cot_start|>')
+
+
+def test_others_are_followed_in_the_frame_of_the_window():
+    """What was at a place then is at that place of the map, seen from where the ego was."""
+    episode = drive(training_seed(0, 3, 0), replace(EPISODE, seconds=6.0))
+    tick, ahead = 20, [0, 5, 30]
+    motions = episode.motions(tick, ahead)
+    x, y, yaw = episode.moments[tick].pose
+    turn = np.array([[np.cos(yaw), -np.sin(yaw)], [np.sin(yaw), np.cos(yaw)]])
+    there = [{thing.id: thing for thing in episode.moments[tick + k].things} for k in ahead]
+    assert set(motions) == set.intersection(*map(set, there))
+    for i, places in motions.items():
+        in_map = places @ turn.T + [x, y]
+        np.testing.assert_allclose(in_map, [[now[i].x, now[i].y] for now in there], atol=1e-6)
+    speeds = episode.world.director.speeds()
+    moved = max(np.hypot(*(motions[i][2] - motions[i][0])) for i in motions if i in speeds)
+    assert moved > 5  # somebody drives
+    light = [i for i in motions if there[0][i].model == 'traffic_light']
+    assert all(np.ptp(motions[i], axis=0).max() < 1e-6 for i in light)
+
+
+def test_who_is_gone_before_the_end_is_not_followed():
+    episode = drive(training_seed(0, 3, 0), replace(EPISODE, seconds=3.0))
+    first, *between, last = episode.moments
+    gone = last.things[0].id
+    last = replace(last, things=last.things[1:])
+    cut = replace(episode, moments=(first, *between, last))
+    ticks = [0, len(between) + 1]
+    assert set(episode.motions(0, ticks)) - set(cut.motions(0, ticks)) == {gone}
 
 
 def test_every_sentence_of_the_world_names_its_cause():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 PANELS = (
-    ('losses', ('action', 'reason', 'answer'), True),
+    ('losses', ('action', 'reason', 'answer', 'seen_vision', 'seen_language'), True),
     ('tokens right', ('reason_right', 'answer_right', 'cause_right'), False),
     ('minADE at 6.4 s, m', ('minADE1', 'minADE6', 'constant_velocity'), False),
     ('windows/s', ('windows_per_s',), False),

@@ -8,6 +8,7 @@ how to recover (a plan that drifts would otherwise never be corrected).
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -98,6 +99,19 @@ class Episode:
     def future(self, tick: int) -> np.ndarray:
         """Rows x, y, yaw [64, 3] after `tick`, in the ego frame there."""
         return self._seen_from(tick, tick + 1, tick + FUTURE + 1)
+
+    def motions(self, tick: int, ahead: Sequence[int]) -> dict[int, np.ndarray]:
+        """
+        Places x, y [len(ahead), 2] of things by id, so many ticks after `tick`.
+
+        They are in the ego frame at `tick`; things that are not there at all of these ticks are
+        left out.
+        """
+        places = [{thing.id: (thing.x, thing.y, thing.yaw) for thing in
+                   self.moments[tick + k].things} for k in ahead]
+        stay = sorted(set.intersection(*map(set, places)))
+        here = self.moments[tick].pose
+        return {i: from_map(here, [there[i] for there in places])[:, :2] for i in stay}
 
     def _seen_from(self, tick: int, begin: int, end: int) -> np.ndarray:
         poses = [m.pose for m in self.moments[begin:end]]

@@ -89,10 +89,18 @@ class Keys:
 
 @dataclass(frozen=True)
 class Forward:
-    """Final hidden states [B, N, hidden] of the branches, and the keys."""
+    """
+    Final hidden states [B, N, hidden] of the branches, and the keys.
+
+    Of the window itself when images were given: `newest` [B, views, t, hidden] are the
+    final hidden states of its newest images and `tokens`, alike, what came from the
+    vision tower.
+    """
 
     hidden: Tensor
     keys: Keys
+    newest: Tensor | None = None
+    tokens: Tensor | None = None
 
 
 MASK_ALIGNMENT = 8
@@ -219,7 +227,13 @@ def forward(model: Alpamayo, geometry: Geometry, pictures: Tensor | None,
     lengths = [ids.shape[1] for ids in branches]
     attend = WindowAttention(geometry, part, lengths, past)
     hidden = model.language_model(torch.cat(pieces, 1), attend, deepstack, rows)
-    return Forward(hidden[:, attend.count:], attend.keys)
+    if pictures is None:
+        return Forward(hidden, attend.keys)
+
+    def of_newest(states):
+        return states.unflatten(1, (*pictures.shape[1:3], -1))[:, :, -1]
+    return Forward(hidden[:, attend.count:], attend.keys, of_newest(hidden[:, rows]),
+                   of_newest(tokens))
 
 
 def slid(keys: Keys, geometry: Geometry) -> Keys:

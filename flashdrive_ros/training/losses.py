@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..core.config import ActionConfig
 from ..core.model import Alpamayo
 from .forward import ActionAttention, Forward, Geometry, Keys, forward, slid, velocity
+from .seeing import Seeing
 from .store import Batch
 
 IGNORE = -100
@@ -34,6 +35,7 @@ class LossConfig:
     action_weight: float = 1.0
     reason_weight: float = 0.5
     answer_weight: float = 0.5
+    seeing_weight: float = 1.0
     wrong_reason_share: float = 0.15
 
     def __post_init__(self):
@@ -94,6 +96,9 @@ class DrivingLoss(nn.Module):
     def __init__(self, model: Alpamayo, geometry: Geometry, config: LossConfig):
         super().__init__()
         self.model, self.geometry, self.config = model, geometry, config
+        side = model.config.vision.spatial_merge_size
+        self.seeing = Seeing(model.config.text.hidden_size, side).to(
+            model.device) if config.seeing_weight else None
 
     def forward(self, batch: Batch, widths: Widths, generator: torch.Generator,
                 rolled: Sequence[Batch] = ()) -> dict[str, Tensor]:
@@ -114,6 +119,10 @@ class DrivingLoss(nn.Module):
         config = self.config
         loss = (config.action_weight * action + config.reason_weight * said['reason']
                 + config.answer_weight * said['answer'])
+        if self.seeing is not None:
+            seen = self.seeing(window.tokens, window.newest, batch.seen)
+            loss = loss + config.seeing_weight * sum(seen.values())
+            said |= seen
         return {'loss': loss, 'action': action.detach(),
                 **{name: value.detach() for name, value in said.items()}}
 

@@ -1,18 +1,18 @@
 """
-Questions about a window and their answers from ground truth: boxes, the way ahead, the light.
+Questions about a window and their answers from ground truth.
 
-Ranges of coordinates are stated in the question (spec `vflash.md` section 1.2).
+Boxes, the way ahead, the motion of others and the light; `core.primitives.requests` has the words.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.primitives.coordinates import FORWARD_M, LEFT_M
-from ..core.primitives.grammar import write, write_boxes
-from ..core.prompt import DISPLAY_NAMES
+from ..core.primitives.coordinates import FORWARD_M, LEFT_M, NONE
+from ..core.primitives.grammar import write, write_boxes, write_label
+from ..core.primitives.requests import MOTIONS, PATHS, PrimitiveRequest
 from ..world.boxes import Box2D
 from ..world.cameras import Camera
 
@@ -23,11 +23,16 @@ LABELS = {'car': 'car', 'truck': 'truck', 'pedestrian': 'pedestrian', 'cyclist':
 LIGHTS = ('red light', 'yellow light', 'green light')
 PLAIN_ANSWERS = (*LIGHTS, 'no light')
 LIGHT_QUESTION = 'Which light is ahead?'
+AGENTS = ('car', 'truck', 'pedestrian', 'cyclist')
+"""Labels whose motion is told."""
+AHEAD = (1, 6)
+"""Cameras that look ahead."""
 MAX_BOXES = 10
 """The largest ones, over all classes of an answer."""
-PATHS = {8: 4.0, 20: 5.0, 64: 6.4}
-"""Points of a way and the seconds that they span: NAVSIM, Waymo, Alpamayo."""
-KINDS = ('image', 'metres', 'both')
+MAX_AGENTS = 3
+SHARES = {'boxes': 0.60, 'path': 0.22, 'motion': 0.12, 'light': 0.06}
+"""How often each kind of question is drawn."""
+PATH_KINDS = {'trajectory_2d': 0.3, 'trajectory_3d': 0.2, 'trajectory_2d_3d': 0.5}
 
 
 @dataclass(frozen=True)
@@ -36,13 +41,15 @@ class Facts:
     What is true of a window.
 
     `boxes` by camera, in pixels of images `size` (width, height); `path` [64, 2] m in the ego
-    frame, 0.1 s apart; `rig` the cameras by id.
+    frame, 0.1 s apart; `rig` the cameras by id.  `motions(ticks)` gives by id the middles
+    [len(ticks), 2] m, in the ego frame of t0, of what is there at all of these ticks of 0.1 s.
     """
 
     boxes: Mapping[int, Sequence[Box2D]]
     size: tuple[int, int]
     path: np.ndarray
     rig: Mapping[int, Camera]
+    motions: Callable[[Sequence[int]], Mapping[int, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -53,55 +60,77 @@ class Asked:
     answer: str
 
 
-def boxes_question(camera_id: int, labels: Sequence[str]) -> str:
-    """Ask for the boxes of some classes in one camera."""
-    return f'Boxes in the {DISPLAY_NAMES[camera_id].lower()}, 0 to 1000: {", ".join(labels)}.'
+def vocabulary_questions(camera_id: int) -> list[str]:
+    """
+    Questions that the vocabulary of the small model was made from.
+
+    Others are asked with it too; adding them here would change the vocabulary that its weights
+    were trained on.
+    """
+    requests = [PrimitiveRequest('boxes', camera_id, tuple(LABELS.values()))]
+    requests += [path_request(kind, camera_id, n) for n in PATHS for kind in PATH_KINDS]
+    return [LIGHT_QUESTION, *(request.question() for request in requests)]
 
 
-def path_question(camera_id: int, points: int, kind: str) -> str:
-    """Ask for the way ahead in the image, in metres or both."""
-    image = f'in the {DISPLAY_NAMES[camera_id].lower()}, 0 to 1000'
-    metres = (f'in metres, x {FORWARD_M.low:.0f} to {FORWARD_M.high:.0f}, '
-              f'y {LEFT_M.low:.0f} to {LEFT_M.high:.0f}')
-    where = {'image': image, 'metres': metres, 'both': f'{image}, then {metres}'}[kind]
-    return f'Path of the next {PATHS[points]} s, {points} points {where}.'
+def path_request(kind: str, camera_id: int, points: int) -> PrimitiveRequest:
+    """Request of the way ahead; the camera counts where the image is asked for."""
+    return PrimitiveRequest(kind, None if kind == 'trajectory_3d' else camera_id, points=points)
 
 
-def every_question(camera_id: int) -> list[str]:
-    """Every kind of question there is, for the vocabulary."""
-    return [LIGHT_QUESTION, boxes_question(camera_id, list(LABELS.values())),
-            *(path_question(camera_id, n, kind) for n in PATHS for kind in KINDS)]
+def ask(request: PrimitiveRequest, facts: Facts) -> Asked:
+    """Ask for primitives, answered by the facts."""
+    answer = {'boxes': _boxes, 'motion': _motion}.get(request.kind, _path)
+    return Asked(request.question(), answer(request, facts))
 
 
-def ask_boxes(facts: Facts, camera_id: int, labels: Sequence[str]) -> Asked:
-    """Boxes of `labels` in a camera, the largest ten, left to right in each class."""
-    seen = [box for box in facts.boxes.get(camera_id, ()) if LABELS.get(box.label) in labels]
+def _boxes(request: PrimitiveRequest, facts: Facts) -> str:
+    """Write the largest ten boxes of the classes, left to right in each class."""
+    seen = [box for box in facts.boxes.get(request.camera_id, ())
+            if LABELS.get(box.label) in request.classes]
     seen = sorted(seen, key=_area, reverse=True)[:MAX_BOXES]
     scale = np.array([*facts.size, *facts.size], dtype=np.float64)
-    answer = ''.join(write_boxes(label, [
+    return ''.join(write_boxes(label, [
         np.array([b.x1, b.y1, b.x2, b.y2]) / scale
         for b in sorted(seen, key=lambda b: (b.x1, b.y1)) if LABELS[b.label] == label])
-        for label in labels)
-    return Asked(boxes_question(camera_id, labels), answer)
+        for label in request.classes)
 
 
-def ask_path(facts: Facts, camera_id: int, points: int, kind: str) -> Asked:
-    """The way ahead as `points` points at equal times."""
-    path = resample(facts.path, points)
-    answer = ''
-    if kind != 'metres':
-        ground = np.concatenate((path, np.zeros((points, 1))), 1)
-        uv, inside = facts.rig[camera_id].project(ground)
-        shares = (uv + 0.5) / np.array(facts.size, dtype=np.float64)
-        answer += write('trajectory_2d', np.where(inside[:, None], shares, np.nan))
-    if kind != 'image':
-        answer += write('trajectory_3d', path)
-    return Asked(path_question(camera_id, points, kind), answer)
+def _path(request: PrimitiveRequest, facts: Facts) -> str:
+    """Write the way ahead as points at equal times."""
+    path = resample(facts.path, request.points)
+    if request.kind == 'trajectory_3d':
+        return write(request.kind, path)
+    ground = np.concatenate((path, np.zeros((len(path), 1))), 1)
+    uv, inside = facts.rig[request.camera_id].project(ground)
+    shares = np.where(inside[:, None], (uv + 0.5) / np.array(facts.size, dtype=np.float64), np.nan)
+    return write(request.kind, shares if request.kind == 'trajectory_2d'
+                 else np.concatenate((shares, path), 1))
+
+
+def _motion(request: PrimitiveRequest, facts: Facts) -> str:
+    """
+    Write where the nearest three agents go that a camera ahead shows, the nearest first.
+
+    Places outside the range of the coordinates are out of view; who is gone before the end is
+    left out.
+    """
+    step = round(request.seconds / request.points * 10)
+    motions = facts.motions([step * k for k in range(request.points + 1)])
+    labels = {box.id: LABELS[box.label] for camera in AHEAD for box in facts.boxes.get(camera, ())
+              if LABELS.get(box.label) in AGENTS and box.id in motions}
+    nearest = sorted(labels, key=lambda i: (float(np.hypot(*motions[i][0])), i))[:MAX_AGENTS]
+    return ''.join(write_label(labels[i]) + write('trajectory_3d', _in_range(motions[i][1:]))
+                   for i in nearest) or NONE
+
+
+def _in_range(xy: np.ndarray) -> np.ndarray:
+    low, high = np.array([[FORWARD_M.low, LEFT_M.low], [FORWARD_M.high, LEFT_M.high]])
+    return np.where(((xy >= low) & (xy <= high)).all(1, keepdims=True), xy, np.nan)
 
 
 def ask_light(facts: Facts) -> Asked:
     """Colour of the light that shows largest in the cameras that look ahead."""
-    ahead = [box for camera in (1, 6) for box in facts.boxes.get(camera, ())
+    ahead = [box for camera in AHEAD for box in facts.boxes.get(camera, ())
              if LABELS.get(box.label) in LIGHTS]
     answer = LABELS[max(ahead, key=lambda b: b.pixels).label] if ahead else 'no light'
     return Asked(LIGHT_QUESTION, answer)
@@ -118,20 +147,23 @@ def resample(path: np.ndarray, points: int) -> np.ndarray:
 def draw(facts: Facts, rng: np.random.Generator) -> Asked:
     """Draw one question: mostly boxes, mostly of the cameras that look ahead."""
     cameras = sorted(facts.rig)
-    kind = rng.choice(['boxes', 'path', 'light'], p=[0.68, 0.24, 0.08])
+    kind = str(rng.choice(list(SHARES), p=list(SHARES.values())))
     if kind == 'light':
         return ask_light(facts)
     if kind == 'path':
         points = int(rng.choice([8, 20], p=[0.75, 0.25]))
         camera = 1 if 1 in cameras else cameras[0]
-        return ask_path(facts, camera, points, str(rng.choice(KINDS, p=[0.3, 0.2, 0.5])))
-    weight = np.array([0.35 if camera in (1, 6) else 0.15 for camera in cameras])
+        way = str(rng.choice(list(PATH_KINDS), p=list(PATH_KINDS.values())))
+        return ask(path_request(way, camera, points), facts)
+    if kind == 'motion':
+        return ask(PrimitiveRequest('motion', points=max(MOTIONS)), facts)
+    weight = np.array([0.35 if camera in AHEAD else 0.15 for camera in cameras])
     camera = int(rng.choice(cameras, p=weight / weight.sum()))
     names = list(LABELS.values())
     if rng.random() < 0.6:
         keep = rng.permutation(len(names))[:int(rng.integers(1, 5))]
         names = [names[i] for i in sorted(keep)]
-    return ask_boxes(facts, camera, names)
+    return ask(PrimitiveRequest('boxes', camera, tuple(names)), facts)
 
 
 def _area(box: Box2D) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import cv2
 import numpy as np
@@ -18,12 +18,13 @@ import torch
 from ..core import unicycle
 from ..core.config import ActionConfig, ModelConfig
 from ..core.geometry import yaw_rotation
+from ..core.images import patch_grid
 from ..core.prompt import build_layout
 from ..core.tokenizer import Tokenizer
 from ..core.trajectory_tokens import history_token_ids
 from ..world.boxes import boxes_2d
 from ..world.reason import CAUSES, describe
-from . import questions
+from . import questions, seeing
 from .episodes import (
     FUTURE,
     VALIDATION,
@@ -120,6 +121,8 @@ def clip_fields(clip: ClipConfig, model: ModelConfig, cameras: int) -> dict[str,
         'future': Field((windows, FUTURE, 3), 'float32'),
         'history': Field((windows, 16, 3), 'float32'),
         'cause': Field((windows,), 'int32'),
+        'seen': Field((windows, cameras, *patch_grid(height, width, model.vision, model.prompt),
+                       seeing.CHANNELS), 'uint8'),
         'identity': Field((3,), 'int64'),
     }
 
@@ -172,7 +175,12 @@ class ClipMaker:
             for v, camera in enumerate(self.camera_ids):
                 arrays['images'][frame, v] = through_jpeg(images[camera], quality)
             if frame >= self.window - 1:
-                self._ask(arrays, frame - self.window + 1, episode, start + frame, ids, rng)
+                w, tick = frame - self.window + 1, start + frame
+                self._ask(arrays, w, episode, tick, ids, rng)
+                before = episode.moments[tick - 1].things
+                arrays['seen'][w] = seeing.seen_in(
+                    ids, self.camera_ids, arrays['seen'].shape[2:4], moment.pose, moment.things,
+                    before)
         for w, tick in enumerate(ticks):
             self._tell(arrays, w, episode, tick, silent, rng)
         self._drive(arrays, episode, ticks)
@@ -203,7 +211,7 @@ class ClipMaker:
         things = episode.moments[tick].things
         size = self.config.episode.width, self.config.episode.height
         facts = questions.Facts(_Boxes(ids, things), size, episode.future(tick)[:, :2],
-                                episode.world.rig)
+                                episode.world.rig, partial(episode.motions, tick))
         asked = questions.draw(facts, rng)
         _fill(arrays, 'question', w, self.tail_of('', asked.question)[0])
         _fill(arrays, 'answer', w, self.tokenizer.encode(asked.answer + '<|answer_end|>'))

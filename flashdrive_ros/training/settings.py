@@ -40,6 +40,8 @@ class TrainSettings:
     draws: int = _setting(4, 'noises per window in flow matching')
     reason_weight: float = _setting(0.5, 'weight of the reasoning text')
     answer_weight: float = _setting(0.5, 'weight of the answers to questions')
+    seeing_weight: float = _setting(1.0, 'weight of the dense lesson on what the images show; '
+                                         '0: without it')
     wrong_reason_share: float = _setting(0.15, 'windows whose expert is told a wrong reason')
     workers: int = _setting(0, 'processes that draw clips; 0: draw in this process')
     ray_workers: int = _setting(0, 'the same as tasks on a Ray cluster instead')
@@ -109,10 +111,12 @@ class TrainSettings:
         if self.stage == 'full':
             return LossConfig(draws=self.draws, reason_weight=self.reason_weight,
                               answer_weight=self.answer_weight,
+                              seeing_weight=self.seeing_weight,
                               wrong_reason_share=self.wrong_reason_share)
         reason = self.reason_weight if self.stage == 'streaming-vlm' else 0.0
         return LossConfig(draws=self.draws, flow_time='uniform', reason_weight=reason,
-                          answer_weight=0.0, wrong_reason_share=self.wrong_reason_share)
+                          answer_weight=0.0, seeing_weight=0.0,
+                          wrong_reason_share=self.wrong_reason_share)
 
     def clips(self, rank: int = 0) -> ClipConfig:
         """Clips to train on."""

@@ -16,7 +16,7 @@ from tokenizers.trainers import BpeTrainer
 
 from ..core.prompt import DISPLAY_NAMES, REQUEST, SYSTEM
 from .causes import sentences
-from .questions import LABELS, PLAIN_ANSWERS, every_question
+from .questions import LABELS, PLAIN_ANSWERS, vocabulary_questions
 
 BASE_TOKENS = 672
 SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -43,7 +43,7 @@ def corpus() -> list[str]:
     """Sentences that the vocabulary should cover well."""
     prompt = [SYSTEM, REQUEST, 'system\n', 'user\n', 'assistant\n']
     labels = [f'{name}: frame {k} ' for name in DISPLAY_NAMES.values() for k in range(6)]
-    asked = [question for camera in DISPLAY_NAMES for question in every_question(camera)]
+    asked = [question for camera in DISPLAY_NAMES for question in vocabulary_questions(camera)]
     routes = [f'Limit {v} km/h. {what}' for v in range(30, 73, 3) for what in (
         'Turn left in 40 m.', 'Turn right in 80 m.', 'Go straight for 90 m.')]
     return (1000 * (prompt + labels) + 4 * sentences() + 100 * asked + 30 * routes

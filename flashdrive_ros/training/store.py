@@ -27,6 +27,7 @@ class Batch:
     prompt, reason, question, answer   token ids [B, n] with lengths [B]
     controls       [B, 64, 2] m/s^2 and 1/m         speed  [B] m/s at t0
     future, history [B, 64 | 16, 3] x, y, yaw       cause  [B] index
+    seen           uint8 [B, views, rows, columns, channels] of the newest images (`seeing.py`)
     """
 
     images: Tensor
@@ -43,6 +44,7 @@ class Batch:
     future: Tensor
     history: Tensor
     cause: Tensor
+    seen: Tensor
 
     def __len__(self) -> int:
         return len(self.speed)

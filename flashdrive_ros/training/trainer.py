@@ -65,7 +65,9 @@ class Trainer:
         self.geometry = Geometry(model, self.tokenizer, CAMERAS, self.store.size)
         self._choose_parameters()
         self.averaged = checkpoints.AveragedWeights(model, settings.ema)
-        self.module = self.group.wrap(DrivingLoss(model, self.geometry, settings.losses))
+        self.loss = DrivingLoss(model, self.geometry, settings.losses)
+        self.module = self.group.wrap(self.loss)
+        self.trained = [p for p in self.loss.parameters() if p.requires_grad]
         self.optimiser = self._optimiser()
         self.step, self.taken, self.seconds, self.longest = 0, 0, 0.0, dict.fromkeys(TEXTS, 1)
         self.progress = 0.0
@@ -92,10 +94,9 @@ class Trainer:
             parameter.requires_grad_(stage == 'full' or in_expert == (stage == 'streaming-expert'))
 
     def _optimiser(self) -> torch.optim.AdamW:
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        groups = [{'params': [p for p in trained if p.dim() > 1],
+        groups = [{'params': [p for p in self.trained if p.dim() > 1],
                    'weight_decay': self.settings.weight_decay},
-                  {'params': [p for p in trained if p.dim() < 2], 'weight_decay': 0.0}]
+                  {'params': [p for p in self.trained if p.dim() < 2], 'weight_decay': 0.0}]
         return torch.optim.AdamW(groups, lr=self.settings.learning_rate, betas=(0.9, 0.95),
                                  fused=self.device.type == 'cuda')
 
@@ -244,8 +245,7 @@ class Trainer:
         with self.autocast():
             losses = self.module(batch, widths_of(self.longest), noise, rolled)
         losses['loss'].backward()
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        losses['gradient'] = torch.nn.utils.clip_grad_norm_(trained, settings.clip_norm)
+        losses['gradient'] = torch.nn.utils.clip_grad_norm_(self.trained, settings.clip_norm)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.averaged.update()
@@ -276,7 +276,7 @@ class Trainer:
             checkpoints.save_state(self.out / 'state.pt', {
                 'step': self.step, 'taken': self.taken, 'seconds': self.seconds,
                 'longest': self.longest, 'action': asdict(self.model.config.action),
-                'model': self.model.state_dict(), 'averaged': self.averaged.state(),
+                'loss': self.loss.state_dict(), 'averaged': self.averaged.state(),
                 'optimiser': self.optimiser.state_dict()})
         curves.draw(self.out / 'log.jsonl', self.out / 'curves.png')
 
@@ -287,7 +287,7 @@ class Trainer:
         action = type(self.model.config.action)(**state['action'])
         checkpoints.set_action(self.model, action)
         try:
-            self.model.load_state_dict(state['model'])
+            self.loss.load_state_dict(state['loss'])
         except RuntimeError as error:
             raise CheckpointError(
                 f"{self.out / 'state.pt'} is of another model: {error}") from None
