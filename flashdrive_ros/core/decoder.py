@@ -83,7 +83,7 @@ class DecoderLayer(nn.Module):
 
 
 class Taps:
-    """Keeps, as `taps` of a pass, the hidden states behind the layers `layer_ids` and no others."""
+    """Keeps, as the `taps` of a pass, the states behind the layers `layer_ids` and no others."""
 
     def __init__(self, layer_ids: Sequence[int]):
         self.wanted = [i + 1 for i in layer_ids]  # 0 is the embedding
@@ -96,10 +96,9 @@ class Taps:
             self.found[self.seen] = x
         self.seen += 1
 
-    @property
-    def kept(self) -> list[Tensor]:
-        """States in the order of `layer_ids`."""
-        return [self.found[i] for i in self.wanted]
+    def __getitem__(self, index: int) -> Tensor:
+        """Return the states that a list of all would have at `index`."""
+        return self.found[index]
 
 
 class Decoder(nn.Module):

@@ -81,10 +81,9 @@ class PromptStream:
         return model.language_model(x[None], attend, deepstack, rows, taps)[0]
 
     def _keep_features(self, slots, taps: list[Tensor] | Taps) -> None:
-        chosen = taps.kept if isinstance(taps, Taps) else [
-            taps[i + 1] for i in self.drafter.config.target_layer_ids]
+        fused = self.drafter.fuse(self.drafter.choose_taps(taps))[0]
         rows = self.cache.table[torch.from_numpy(slots).to(self.model.device)]
-        self.features.index_copy_(0, rows, self.drafter.fuse(chosen)[0].to(self.features.dtype))
+        self.features.index_copy_(0, rows, fused.to(self.features.dtype))
 
     def prompt_features(self) -> Tensor:
         """The drafter's features [S, hidden] of the prompt's slots, in slot order."""
@@ -101,6 +100,10 @@ class PromptStream:
     def truncate(self, length: int) -> None:
         """Drop the tokens from slot `length` on."""
         self.length = length
+
+    def room_behind(self, slot: int) -> int:
+        """Tokens that may be written from `slot` on."""
+        return self.cache.capacity - slot
 
     @contextmanager
     def branch(self, slot: int) -> Iterator[None]:

@@ -2,7 +2,6 @@
 import torch
 from torch import nn
 
-from flashdrive_ros.core.primitives.coordinates import BINS
 from flashdrive_ros.core.stream import PromptStream
 
 
@@ -67,8 +66,11 @@ class StandIn(nn.Module):
     def fuse(self, taps):
         return torch.tanh(torch.cat(list(taps), -1) @ self.fc)
 
-    def block(self, anchor, size):
-        return torch.cat((anchor[None], self.mask.expand(size - 1, -1)))
+    def choose_taps(self, taps):
+        return [taps[i + 1] for i in self.config.target_layer_ids]
+
+    def block(self, anchors, length):
+        return torch.cat((anchors[:, None], self.mask.expand(len(anchors), length - 1, -1)), 1)
 
     def forward(self, x, context, positions, mask=None):
         n, size = context.shape[1], x.shape[1]
@@ -80,8 +82,3 @@ class StandIn(nn.Module):
             states = torch.cat((states, positions[0, n:, None].to(states.dtype)), 1)
         return states[None]
 
-
-def numbers(tokenizer, *symbols):
-    """Ids of coordinate tokens; None is out of view."""
-    return [tokenizer.id('none') if s is None else tokenizer.id(str(min(s, BINS)))
-            for s in symbols]

@@ -62,6 +62,11 @@ class Part:
     axes: tuple[Axis, ...]
     label: str = ''
 
+    @property
+    def in_image(self) -> bool:
+        """Values are shares of an image; else metres."""
+        return self.axes[0].range is IMAGE
+
     def slots(self, number: int) -> list[Slot]:
         """Slots of this atom, the `number`-th of its block."""
         start, end = (f'<|{name}|>' for name in MARKERS[self.type])

@@ -74,7 +74,7 @@ class Reader:
         return declared(self.tokenizer.decode(ids[first + 1:-1]))
 
     def read(self, ids: Sequence[int]) -> tuple[tuple[Block, ...], tuple[str, ...]]:
-        """Return the well-formed primitives of an answer in order, and what was wrong with others."""
+        """Return the well-formed primitives in order, and what was wrong with others."""
         ids, blocks, problems = list(ids), [], []
         label, labelled_from, i = '', None, 0
         while i < len(ids):

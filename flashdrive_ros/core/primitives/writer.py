@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ..decoder import Taps
 from ..reasoning import next_logits
-from ..stream import PromptStream, Taps
+from ..stream import PromptStream
 from .acceptance import Schema
 
 
@@ -39,7 +40,7 @@ class Writer:
     @property
     def room(self) -> int:
         """Tokens that an answer may have, given the cache."""
-        return self.stream.cache.capacity - self.base
+        return self.stream.room_behind(self.base)
 
     def push(self, ids: Sequence[int], chances: Sequence[float] | None = None) -> None:
         """Append tokens that are decided; certain ones without `chances`."""
@@ -79,7 +80,8 @@ class Writer:
 
     def _round(self, block: int) -> None:
         """Draft behind the last token and have the target verify; at least one token is ready."""
-        proposals = next_logits_argmax(self.draft(block, text=True), self.allowed)
+        proposals = self.draft(block, text=True).float().masked_fill(
+            ~self.allowed, -torch.inf).argmax(-1)
         tokens = torch.cat((torch.tensor(self.ids[-1:], device=proposals.device), proposals))
         hidden = self._extend(tokens)
         for i, state in enumerate(hidden):
@@ -114,9 +116,9 @@ class Writer:
             context = torch.cat((self.stream.prompt_features()[:self.prefix], context))
         else:
             context = context[-drafter.config.context_len:]
-        x = drafter.block(model.embed_tokens.weight[self.ids[-1]], block)
+        x = drafter.block(model.embed_tokens.weight[self.ids[-1:]], block)
         positions = torch.arange(at - len(context), at + block, device=x.device)
-        states = drafter(x[None], context[None].to(x.dtype), positions[None])[0, 1:]
+        states = drafter(x, context[None].to(x.dtype), positions[None])[0, 1:]
         return model.lm_head(states)
 
     def _extend(self, ids: Tensor) -> Tensor:
@@ -125,11 +127,7 @@ class Writer:
             return self.stream.extend(ids)
         taps = Taps(self.drafter.config.target_layer_ids)
         hidden = self.stream.extend(ids, taps)
-        fused = self.drafter.fuse(taps.kept)[0]
+        fused = self.drafter.fuse(self.drafter.choose_taps(taps))[0]
         self.features = fused if self.features is None else torch.cat((self.features, fused))
         return hidden
 
-
-def next_logits_argmax(logits: Tensor, allowed: Tensor) -> Tensor:
-    """Likeliest allowed tokens [n] of `logits` [n, padded vocabulary]."""
-    return logits.float().masked_fill(~allowed, -torch.inf).argmax(-1)
