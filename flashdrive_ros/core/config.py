@@ -186,9 +186,9 @@ class ModelConfig:
                   'include_frame_nums': not is_r1 and raw.get('include_frame_nums', True)}
         return cls(
             name=_checked('name', own.get('name'), directory.name), model_type=model_type,
-            vision=_take(VisionConfig, _section(vlm, 'vision_config')),
+            vision=take(VisionConfig, _section(vlm, 'vision_config')),
             text=_decoder_config(text), expert=_decoder_config(expert),
-            action=_take(ActionConfig, _action(raw)), prompt=_take(PromptConfig, prompt),
+            action=take(ActionConfig, _action(raw)), prompt=take(PromptConfig, prompt),
             vocab_size=_checked('vocab_size', raw.get('vocab_size'), cls.vocab_size),
             weights_dtype=_dtype_name(raw),
             expert_non_causal_attention=_checked(
@@ -244,11 +244,11 @@ def _dtype_name(raw: dict) -> str:
 
 def _decoder_config(raw: dict) -> DecoderConfig:
     rope = _section(raw, 'rope_parameters') or _section(raw, 'rope_scaling')
-    return _take(DecoderConfig, {**raw, **{k: rope[k] for k in ('mrope_section', 'rope_theta')
+    return take(DecoderConfig, {**raw, **{k: rope[k] for k in ('mrope_section', 'rope_theta')
                                            if k in rope}})
 
 
-def _take(cls, values: dict):
+def take(cls, values: dict):
     """Build dataclass `cls` from the keys of `values` that it knows; lists become tuples."""
     return cls(**{f.name: _checked(f.name, values.get(f.name), f.default) for f in fields(cls)})
 

@@ -39,6 +39,13 @@ class Attention(nn.Module):
                              c.num_key_value_heads), 2)
         return self.q_norm(q).transpose(1, 2), self.k_norm(k).transpose(1, 2), v.transpose(1, 2)
 
+    def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [b, kv_heads, n, d] of `x` [b, n, hidden], normed, unrotated."""
+        c = self.config
+        weight = self.qkv_proj.weight[c.num_attention_heads * c.head_dim:]
+        k, v = F.linear(x, weight).view(*x.shape[:2], -1, c.head_dim).chunk(2, 2)
+        return self.k_norm(k).transpose(1, 2), v.transpose(1, 2)
+
     def merge(self, heads: Tensor) -> Tensor:
         """Output [b, n, hidden] of the attended values [b, heads, n, d]."""
         return self.o_proj(heads.transpose(1, 2).flatten(2))
