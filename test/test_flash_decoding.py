@@ -196,7 +196,7 @@ pieces = st.lists(st.sampled_from([
     max_size=10).map(''.join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(pieces, st.sampled_from(MODES), st.booleans(), st.booleans(), st.integers(0, 1 << 32),
        st.integers(1, 60), st.booleans(), st.sampled_from([1.0, 40.0]))
 def test_whatever_target_and_drafter_say_primitives_are_legal_and_nothing_fails(

@@ -120,7 +120,7 @@ class Schema:
         return symbols, np.exp(chances[rows, symbols])
 
     def first_violation(self, symbols) -> np.ndarray:
-        """Index [...] of the first illegal coordinate of `symbols` [..., M]; M if there is none."""
+        """Index [...] of the first illegal coordinate of `symbols` [..., M], or M."""
         symbols = np.asarray(symbols)
         known = (symbols >= -1) & (symbols <= BINS)
         absent = symbols < 0
