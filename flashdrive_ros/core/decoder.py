@@ -7,7 +7,7 @@ Keys reach it after k_norm and before rotation.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -38,6 +38,13 @@ class Attention(nn.Module):
         q, k, v = qkv.split((c.num_attention_heads, c.num_key_value_heads,
                              c.num_key_value_heads), 2)
         return self.q_norm(q).transpose(1, 2), self.k_norm(k).transpose(1, 2), v.transpose(1, 2)
+
+    def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [b, kv_heads, n, d] of `x` [b, n, hidden], normed, unrotated."""
+        c = self.config
+        weight = self.qkv_proj.weight[c.num_attention_heads * c.head_dim:]
+        k, v = F.linear(x, weight).view(*x.shape[:2], -1, c.head_dim).chunk(2, 2)
+        return self.k_norm(k).transpose(1, 2), v.transpose(1, 2)
 
     def merge(self, heads: Tensor) -> Tensor:
         """Output [b, n, hidden] of the attended values [b, heads, n, d]."""
@@ -82,6 +89,25 @@ class DecoderLayer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
+class Taps:
+    """Keeps, as the `taps` of a pass, the states behind the layers `layer_ids` and no others."""
+
+    def __init__(self, layer_ids: Sequence[int]):
+        self.wanted = [i + 1 for i in layer_ids]  # 0 is the embedding
+        self.found: dict[int, Tensor] = {}
+        self.seen = 0
+
+    def append(self, x: Tensor) -> None:
+        """Take the states [b, n, hidden] of the next layer."""
+        if self.seen in self.wanted:
+            self.found[self.seen] = x
+        self.seen += 1
+
+    def __getitem__(self, index: int) -> Tensor:
+        """Return the states that a list of all would have at `index`."""
+        return self.found[index]
+
+
 class Decoder(nn.Module):
     """The stack of layers and the final norm; no embedding and no head."""
 
@@ -92,7 +118,8 @@ class Decoder(nn.Module):
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
     def forward(self, x: Tensor, attend: Attend, deepstack: Tensor | None = None,
-                image_rows: Tensor | None = None, taps: list[Tensor] | None = None) -> Tensor:
+                image_rows: Tensor | None = None,
+                taps: list[Tensor] | Taps | None = None) -> Tensor:
         """
         Final hidden states (normed) of `x` [b, n, hidden].
 

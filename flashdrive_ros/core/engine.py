@@ -2,7 +2,7 @@
 The engine: what happens between camera frames and a plan, in the order it happens.
 
 load -> warm up; then every step: choose what is new, encode, prefill, reason,
-act.  One thread owns an engine.
+act, draw.  One thread owns an engine.
 """
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from torch import Tensor
 from . import checkpoint, images, unicycle
 from .action import check_reuse, held_constants, integrate
 from .config import CheckpointError, EngineConfig
+from .drawing import Drawing
 from .ego import HISTORY_POSES, EgoHistory
 from .memory import FrameMemory
 from .model import Alpamayo
-from .prompt import PromptLayout, build_layout
+from .prompt import PromptLayout, build_layout, question_ids
 from .reasoning import Reasoned, follow, generate, reason, reason_separately
 from .stream import PromptStream
 from .streaming import Window, time_reason
@@ -50,8 +51,10 @@ MAX_LAYOUTS = 16
 class Engine:
     """A streaming VLA: `step` turns the newest frames of every camera into a `DrivePlan`."""
 
-    def __init__(self, model: Alpamayo, tokenizer: Tokenizer, config: EngineConfig):
+    def __init__(self, model: Alpamayo, tokenizer: Tokenizer, config: EngineConfig,
+                 drafter=None):
         self.model, self.tokenizer, self.config = model, tokenizer, config
+        self.drafter = drafter
         self.generator = torch.Generator(model.device)
         self.plan_id = 0
         self.memory = FrameMemory(model, self.frames_per_camera)
@@ -60,6 +63,7 @@ class Engine:
         self.flow_observer: Callable[[VelocityField, Tensor], None] | None = None
         """Called in every step with the velocity field and its noise, for measurements."""
         self._check(config)
+        self.drawing = self._drawing(config)
         if not self.trained:
             log.warning('model %s is UNTRAINED: its plans mean nothing', self.model_name)
 
@@ -112,10 +116,14 @@ class Engine:
             if getattr(config, name) != getattr(self.config, name):
                 raise InputError(f'{name} can not change while a model is loaded')
         self._check(config)
-        if config.max_new_tokens != self.config.max_new_tokens:  # the caches' size
+        drawing = self._drawing(config)
+        if _tail_slots(config) != _tail_slots(self.config) or (
+                bool(config.primitives) != bool(self.config.primitives)):
             self.streams = {}
-            self.memory.invalidate('max_new_tokens changed')
-        self.config = config
+            changed = 'max_new_tokens' if config.max_new_tokens != self.config.max_new_tokens \
+                else 'primitives'
+            self.memory.invalidate(f'{changed} changed')
+        self.config, self.drawing = config, drawing
 
     def _check(self, config: EngineConfig) -> None:
         wrong = check_reuse(config.velocity_reuse, config.steps_of(self.model.config.action))
@@ -123,6 +131,12 @@ class Engine:
             raise InputError(wrong)
         if config.nav_guidance_weight != 1 and self.model.config.is_r1:
             raise InputError(f'{self.model_name} (Alpamayo 1) has no guidance on navigation text')
+
+    def _drawing(self, config: EngineConfig) -> Drawing | None:
+        """What is drawn besides plans; None when nothing is."""
+        if not config.primitives:
+            return None
+        return Drawing(self.model, self.tokenizer, config, self.drafter)
 
     def reset(self, reason: str) -> None:
         """Forget all frames; what follows equals a fresh engine's output bit for bit."""
@@ -224,11 +238,14 @@ class Engine:
             reasoned = self._reason(stream, hidden[-1])
         with clock('act'):
             trajectories = self._act(stream, unguided, reasoned, ego)
+        with clock('draw'):
+            primitives = () if self.drawing is None else self.drawing.draw(
+                stream, memory.encoded[frames.t0_ns].sizes)
         state = WindowState('prefill' if shift == layout.frames else 'streaming', why,
                             window.known, layout.frames, encoded, layout.size, computed)
         memory.commit(frames.t0_ns, window, state.mode == 'prefill')
         self.plan_id += 1
-        return self._plan(frames, trajectories, reasoned, state, clock)
+        return self._plan(frames, trajectories, reasoned, primitives, state, clock)
 
     def _choose(self, t0_ns, layout, unguided_layout) -> tuple[Window, int, str]:
         """Window for these frames, how many places of it are new, and why if all are."""
@@ -258,10 +275,15 @@ class Engine:
         stream = self.streams.get(name)
         if stream is None or stream.layout.size != layout.size or (
                 stream.layout.images != layout.images):
-            tail = self.config.max_new_tokens + 1
-            stream = self.streams[name] = PromptStream(self.model, layout, tail)
+            stream = self.streams[name] = PromptStream(
+                self.model, layout, _tail_slots(self.config), self._window_drafter(name))
         stream.layout = layout
         return stream, *stream.prefill(features, shift, history_ids, self.config.recompute_labels)
+
+    def _window_drafter(self, name: str):
+        """Return the drafter for whom the stream `name` keeps features of the prompt, if any."""
+        drafts = name == 'guided' and self.drawing is not None and self.drawing.decoder.drafter
+        return self.drafter if drafts and self.drafter.config.window_context else None
 
     def _reason(self, stream: PromptStream, hidden: Tensor) -> Reasoned:
         config = self.config
@@ -285,7 +307,7 @@ class Engine:
             self.flow_observer(field, noise)
         return drive(controls, ego, action)
 
-    def _plan(self, frames, trajectories, reasoned, state, clock) -> DrivePlan:
+    def _plan(self, frames, trajectories, reasoned, primitives, state, clock) -> DrivePlan:
         arrays = {name: getattr(trajectories, name).numpy() for name in (
             'xyz', 'yaw', 'speed', 'acceleration', 'curvature')}
         scores = agreement(arrays['xyz'])
@@ -295,7 +317,7 @@ class Engine:
             t0_ns=frames.t0_ns, plan_id=self.plan_id, **arrays, scores=scores, chosen=chosen,
             dt_s=self.model.config.action.dt, reasoning=texts[chosen if len(texts) > 1 else 0],
             window=state, stage_times_ms=clock.finish(), model=self.model_name,
-            trained=self.trained, all_reasonings=texts)
+            trained=self.trained, primitives=primitives, all_reasonings=texts)
 
     @torch.inference_mode()
     def ask(self, question: str) -> str:
@@ -304,19 +326,36 @@ class Engine:
 
         Raises `InputError` when no frames were seen yet or the model answers no questions.
         """
-        memory = self.memory
-        if memory.window is None:
+        if self.memory.window is None or 'guided' not in self.streams:
             raise InputError('no frames were seen yet, there is nothing to ask about')
+        stream = self.streams['guided']
+        asked = question_ids(self.model.config, self.tokenizer, question)
+        if stream.room_behind(stream.layout.suffix) < len(asked) + self.config.max_new_tokens:
+            return self._ask_separately(question)
+        with stream.branch(stream.layout.suffix):
+            hidden = stream.extend(torch.tensor(asked, device=self.model.device))
+            return self._answer(stream, hidden[-1])
+
+    def _ask_separately(self, question: str) -> str:
+        """Answer a question that does not fit behind the images, in a prompt of its own."""
         seen = self.streams['guided'].layout
         layout = build_layout(self.model.config, self.tokenizer, seen.camera_ids, seen.grids,
                               question=question)
-        features = memory.features(memory.window)
         other = PromptStream(self.model, layout, self.config.max_new_tokens + 1)
-        hidden, _ = other.prefill(features, layout.frames, None)
-        allowed = self.model.allowed_tokens(trajectory_tokens=True)
-        ids, _ = generate(other, hidden[-1], self.config, self.generator, allowed,
+        hidden, _ = other.prefill(self.memory.features(self.memory.window), layout.frames, None)
+        return self._answer(other, hidden[-1])
+
+    def _answer(self, stream: PromptStream, hidden: Tensor) -> str:
+        ids, _ = generate(stream, hidden, self.config, self.generator,
+                          self.model.allowed_tokens(trajectory_tokens=True),
                           last=self.tokenizer.id('answer_end'), end=self.tokenizer.id('im_end'))
         return between(self.tokenizer.decode(ids), 'answer')
+
+
+def _tail_slots(config: EngineConfig) -> int:
+    """Slots behind the prompt, for what is generated there."""
+    drawn = config.max_primitive_tokens if config.primitives else 0
+    return max(config.max_new_tokens, drawn) + 1
 
 
 def agreement(xyz: np.ndarray) -> np.ndarray:
@@ -351,7 +390,7 @@ class StageClock:
 
     def finish(self) -> dict[str, float]:
         """Times by stage, and the total."""
-        return self.times | {'draw': 0.0, 'total': (time.perf_counter() - self.began) * 1e3}
+        return self.times | {'total': (time.perf_counter() - self.began) * 1e3}
 
 
 def window_seed(seed: int, t0_ns: int) -> int:

@@ -174,8 +174,8 @@ class DrivePlan:
     curvature     [K, N] 1/m           scores        [K], higher is better
 
     `trained` is False while the model's weights are random: such a plan must
-    never reach a vehicle.  `stage_times_ms` has encode, prefill, reason, draw,
-    act and total.
+    never reach a vehicle.  `stage_times_ms` has encode, prefill, reason, act,
+    draw and total.  `primitives` are those that `EngineConfig.primitives` asks for.
     """
 
     t0_ns: int
