@@ -320,6 +320,7 @@ class EngineConfig:
     grid_tolerance_s     a window whose frames are this far off the 100 ms grid is a gap
     primitives           what every plan is asked besides, such as 'boxes:1:car,pedestrian' (see
                          `primitives/requests.py`); cameras that are not there are not asked about
+    primitives_every     only every that many-th plan is asked, the first after a reset included
     primitive_decoding   'autoregressive', 'verified', 'direct' or 'fallback' (see
                          `primitives/flash.py`); 'auto' takes what the drafter was trained for,
                          'autoregressive' without one
@@ -347,6 +348,7 @@ class EngineConfig:
     refresh_period_s: float = 0.0
     grid_tolerance_s: float = 0.04
     primitives: tuple[str, ...] = ()
+    primitives_every: int = 1
     primitive_decoding: str = 'auto'
     max_primitive_tokens: int = 384
     box_confidence: float = 0.9
@@ -368,6 +370,7 @@ class EngineConfig:
             'nav_guidance_weight': math.isfinite(self.nav_guidance_weight),
             'refresh_period_s': self.refresh_period_s >= 0,
             'grid_tolerance_s': 0 < self.grid_tolerance_s < 0.05,
+            'primitives_every': 1 <= self.primitives_every <= 1000,
             'primitive_decoding': self.primitive_decoding in (
                 'auto', 'autoregressive', 'verified', 'direct', 'fallback'),
             'max_primitive_tokens': 1 <= self.max_primitive_tokens <= 4096,

@@ -39,6 +39,7 @@ from .types import (
     DrivePlan,
     FrameSet,
     InputError,
+    Primitive,
     Reasoning,
     WindowState,
 )
@@ -56,7 +57,7 @@ class Engine:
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self.drafter = drafter
         self.generator = torch.Generator(model.device)
-        self.plan_id = 0
+        self.plan_id = self.plans_since_reset = 0
         self.memory = FrameMemory(model, self.frames_per_camera)
         self.streams: dict[str, PromptStream] = {}
         self.layouts: dict[tuple, PromptLayout] = {}
@@ -141,6 +142,7 @@ class Engine:
     def reset(self, reason: str) -> None:
         """Forget all frames; what follows equals a fresh engine's output bit for bit."""
         self.memory.forget(reason)
+        self.plans_since_reset = 0
 
     def warm_up(self, camera_ids=None, height: int = 1080, width: int = 1920) -> None:
         """
@@ -239,12 +241,12 @@ class Engine:
         with clock('act'):
             trajectories = self._act(stream, unguided, reasoned, ego)
         with clock('draw'):
-            primitives = () if self.drawing is None else self.drawing.draw(
-                stream, memory.encoded[frames.t0_ns].sizes)
+            primitives = self._draw(stream, memory.encoded[frames.t0_ns].sizes)
         state = WindowState('prefill' if shift == layout.frames else 'streaming', why,
                             window.known, layout.frames, encoded, layout.size, computed)
         memory.commit(frames.t0_ns, window, state.mode == 'prefill')
         self.plan_id += 1
+        self.plans_since_reset += 1
         return self._plan(frames, trajectories, reasoned, primitives, state, clock)
 
     def _choose(self, t0_ns, layout, unguided_layout) -> tuple[Window, int, str]:
@@ -307,6 +309,13 @@ class Engine:
             self.flow_observer(field, noise)
         return drive(controls, ego, action)
 
+    def _draw(self, stream, sizes) -> tuple[Primitive, ...] | None:
+        """Primitives of this plan; None when it is not asked for any."""
+        if self.drawing is None:
+            return None
+        due = self.plans_since_reset % self.config.primitives_every == 0
+        return self.drawing.draw(stream, sizes) if due else None
+
     def _plan(self, frames, trajectories, reasoned, primitives, state, clock) -> DrivePlan:
         arrays = {name: getattr(trajectories, name).numpy() for name in (
             'xyz', 'yaw', 'speed', 'acceleration', 'curvature')}
@@ -317,7 +326,8 @@ class Engine:
             t0_ns=frames.t0_ns, plan_id=self.plan_id, **arrays, scores=scores, chosen=chosen,
             dt_s=self.model.config.action.dt, reasoning=texts[chosen if len(texts) > 1 else 0],
             window=state, stage_times_ms=clock.finish(), model=self.model_name,
-            trained=self.trained, primitives=primitives, all_reasonings=texts)
+            trained=self.trained, primitives=primitives or (), drawn=primitives is not None,
+            all_reasonings=texts)
 
     @torch.inference_mode()
     def ask(self, question: str) -> str:

@@ -175,7 +175,8 @@ class DrivePlan:
 
     `trained` is False while the model's weights are random: such a plan must
     never reach a vehicle.  `stage_times_ms` has encode, prefill, reason, act,
-    draw and total.  `primitives` are those that `EngineConfig.primitives` asks for.
+    draw and total.  `primitives` are those that `EngineConfig.primitives` asks for;
+    `drawn` is False for a plan that was not asked for any.
     """
 
     t0_ns: int
@@ -194,6 +195,7 @@ class DrivePlan:
     model: str
     trained: bool
     primitives: tuple[Primitive, ...] = ()
+    drawn: bool = False
     features: PlanFeatures | None = None
     all_reasonings: tuple[Reasoning, ...] = ()
 

@@ -56,6 +56,19 @@ ENGINE = (
             0.0, 10.0),
     _engine('noise_temperature', 'float', 'factor on the initial noise of flow matching',
             0.0, 10.0),
+    _engine('primitives', 'string[]',
+            'what a plan is asked to draw: boxes:CAMERA:CLASS,..., trajectory_2d:CAMERA:POINTS, '
+            'trajectory_3d:POINTS, trajectory_2d_3d:CAMERA:POINTS, motion:POINTS'),
+    _engine('primitives_every', 'int', 'only every that many-th plan is asked for primitives',
+            1, 1000),
+    _engine('primitive_decoding', 'string', 'how primitives are decoded; auto: what the drafter '
+            'was trained for, autoregressive without one',
+            choices=('auto', 'autoregressive', 'verified', 'direct', 'fallback')),
+    _engine('max_primitive_tokens', 'int', 'most tokens of the answer to one request', 1, 4096),
+    _engine('box_confidence', 'float',
+            'a drafted coordinate of a box is uncertain below this probability', 0.0, 1.0),
+    _engine('box_spread', 'int', 'and when likely ones lie further apart than this, in 1/1000 of '
+            'the image', 0, 1000),
     _engine('recompute_labels', 'string', 'frame labels that a streaming step computes again',
             choices=('keep', 'newest', 'all')),
     _engine('refresh_period_s', 'float', 'a full prefill at least this often, s; 0: never',
