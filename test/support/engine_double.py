@@ -77,7 +77,8 @@ class EngineDouble:
         return DrivePlan(
             t0_ns=frames.t0_ns, plan_id=self._plan_id, xyz=xyz, yaw=flat, speed=flat + speed,
             acceleration=flat, curvature=flat, scores=np.linspace(1, 0, self.trajectories),
-            chosen=0, dt_s=DT_S, reasoning=Reasoning(f't0 {frames.t0_ns} {nav_text}', (1, 2, 3), **self.reasoning),
+            chosen=0, dt_s=DT_S, reasoning=Reasoning(
+                f't0 {frames.t0_ns} {nav_text}', (1, 2, 3), **self.reasoning),
             window=WindowState('streaming' if streaming else 'prefill',
                                '' if streaming else 'first window', 4, 4, 4, 100, 25),
             stage_times_ms={'encode': 1.0, 'total': 2.0}, model=self.model_name,
