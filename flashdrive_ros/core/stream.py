@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .attention import PromptAttention, TailAttention
+from .decoder import TapList
 from .kv_cache import KVCache
 from .model import Alpamayo
 from .prompt import PromptLayout
@@ -33,7 +34,7 @@ class PromptStream:
 
     def prefill(self, features: Sequence[Sequence[ImageFeatures]], shift: int,
                 history_ids: np.ndarray | None, labels: str = 'keep',
-                taps: list[Tensor] | None = None) -> tuple[Tensor, int]:
+                taps: TapList | None = None) -> tuple[Tensor, int]:
         """
         Compute a window; returns the final hidden states [n, hidden] and n.
 
@@ -70,7 +71,7 @@ class PromptStream:
         attend = PromptAttention(self.cache, torch.from_numpy(slots).to(model.device))
         return model.language_model(x[None], attend, deepstack, rows, taps)[0]
 
-    def extend(self, token_ids: Tensor, taps: list[Tensor] | None = None) -> Tensor:
+    def extend(self, token_ids: Tensor, taps: TapList | None = None) -> Tensor:
         """Append `token_ids` [n] and return their final hidden states [n, hidden]."""
         attend = TailAttention(self.cache, self.length, len(token_ids))
         x = self.model.embed_tokens(token_ids)[None]
