@@ -194,7 +194,7 @@ def test_diagnostics_tell_rounds_and_how_primitives_were_decoded(drive, engine):
     values = drive.car.values('plan')
     assert values['primitives fallback'] == '2' and values['primitives autoregressive'] == '2'
     assert (values['rounds'], values['drafted'], values['accepted']) == ('2', '14', '9')
-    assert values['tokens per round'] == '1.5'
+    assert values['tokens per round'] == '1.5' and values['drafting'] == 'off: no drafter'
     told = drive.car.heard['reasoning_stamped'][-1]
     assert (told.rounds, told.drafted, told.accepted) == (2, 14, 9)
 

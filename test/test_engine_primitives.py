@@ -27,6 +27,7 @@ from flashdrive_ros.core.prompt import build_layout, question_ids
 from flashdrive_ros.core.stream import PromptStream
 from flashdrive_ros.core.types import InputError
 
+pytestmark = pytest.mark.usefixtures('one_thread')
 REQUESTS = ('boxes:1:car,pedestrian', 'trajectory_2d_3d:1:8', 'motion:6')
 HEIGHT, WIDTH = SHAPES[0]
 model_of = lru_cache(maxsize=2)(lambda: tiny_model(tiny_config()))
@@ -70,7 +71,7 @@ DECODING = [('autoregressive', None), ('auto', None), *(
 def test_plans_and_later_windows_are_the_same_without_primitives(mode, window, settings):
     drafter = None if window is None else drafter_of(window)
     drawn = engine_of(drafter, primitives=REQUESTS, primitive_decoding=mode, **settings)
-    plain = engine_of(**settings)
+    plain = engine_of(drafter, **settings)
     times = [1, 2, 3, 6, 7]
     ours, theirs = (drive(e, times, nav_text='Turn left') for e in (drawn, plain))
     for a, b in zip(ours, theirs):

@@ -23,6 +23,8 @@ from .model import Alpamayo
 from .tokenizer import Tokenizer
 
 MODELS = Path(__file__).resolve().parent.parent / 'models'
+DRAFTER_SUFFIX = '-DFlash'
+"""A model's drafter lies beside it under the model's name and this."""
 _PREFIXES = (('vlm.model.visual.', 'visual.'),
              ('vlm.model.language_model.embed_tokens.', 'embed_tokens.'),
              ('vlm.model.language_model.', 'language_model.'),
@@ -51,12 +53,28 @@ def find(name: str) -> Path:
         raise CheckpointError(f'{path} is a file, expected a checkpoint directory')
     if _HUB_ID.fullmatch(name):
         return _from_hub(name, ['*.json', '*.safetensors', '*.pt', '*.jinja'])
-    shipped = sorted(p.parent.name for p in MODELS.glob('*/config.json'))
+    shipped = sorted(p.parent.name for p in MODELS.glob('*/config.json')
+                     if not p.parent.name.endswith(DRAFTER_SUFFIX))
     raise CheckpointError(f'no checkpoint {name!r}: neither a directory, nor a hub id, nor one '
                           f'of the shipped models {shipped}')
 
 
-def _from_hub(name: str, patterns: list[str]) -> Path:
+def find_companion(name: str, suffix: str) -> Path | None:
+    """
+    Directory `<name><suffix>` beside the checkpoint `name`, or on the hub when that is from there.
+
+    None when there is none; raises `CheckpointError` when the hub can't say.
+    """
+    path = Path(name).expanduser().absolute()
+    if (MODELS / name / 'config.json').is_file():
+        path = MODELS / name
+    if path.is_dir():
+        beside = path.with_name(path.name + suffix)
+        return beside if beside.is_dir() else None
+    return _from_hub(name + suffix, ['*.json', '*.safetensors', '*.pt'], missing_ok=True)
+
+
+def _from_hub(name: str, patterns: list[str], missing_ok: bool = False) -> Path | None:
     from huggingface_hub import errors, snapshot_download
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))
@@ -64,6 +82,8 @@ def _from_hub(name: str, patterns: list[str]) -> Path:
         raise CheckpointError(f'{name} is gated: accept its licence on its page, then log in with '
                               '`hf auth login`') from None
     except errors.RepositoryNotFoundError:
+        if missing_ok:
+            return None
         raise CheckpointError(f'the hub has no model {name}, or it is private') from None
     except Exception as error:  # offline shows as many different types
         raise CheckpointError(f'{name} is not on this machine and the hub could not be reached '

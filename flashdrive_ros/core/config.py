@@ -311,6 +311,8 @@ class EngineConfig:
     velocity_reuse       flow steps that take the velocity of the step before them instead of
                          evaluating the action expert, e.g. (3, 4, 5, 6) of 8; never step 0
     greedy               take the likeliest token; else temperature and top_p
+    drafting             'auto': reasoning is drafted while that pays, where the model has a
+                         drafter; 'on': always; 'off': never.  The tokens are the same
     nav_guidance_weight  classifier-free guidance on navigation text (Alpamayo 1.5);
                          1 is none, w mixes (1 - w) unguided + w guided velocity
     noise_temperature    factor on the initial noise of flow matching
@@ -341,6 +343,7 @@ class EngineConfig:
     greedy: bool = False
     temperature: float = 0.6
     top_p: float = 0.98
+    drafting: str = 'auto'
     nav_guidance_weight: float = 1.0
     noise_temperature: float = 1.0
     streaming: bool = True
@@ -365,6 +368,7 @@ class EngineConfig:
             'max_new_tokens': 1 <= self.max_new_tokens <= 1024,
             'temperature': 0 < self.temperature <= 10,
             'top_p': 0 < self.top_p <= 1,
+            'drafting': self.drafting in ('auto', 'on', 'off'),
             'noise_temperature': 0 <= self.noise_temperature <= 10,
             'recompute_labels': self.recompute_labels in ('keep', 'newest', 'all'),
             'nav_guidance_weight': math.isfinite(self.nav_guidance_weight),

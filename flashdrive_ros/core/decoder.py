@@ -7,7 +7,8 @@ Keys reach it after k_norm and before rotation.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Protocol
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,6 +17,13 @@ from .config import DecoderConfig
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q [b, heads, n, d], k and v [b, kv_heads, n, d], all unrotated) -> [b, heads, n, d]."""
+
+
+class TapList(Protocol):
+    """What takes the states between the layers: a list, or something that keeps less."""
+
+    def append(self, x: Tensor, /) -> None:
+        """Take the states [b, n, hidden] before the next layer, at last those behind all."""
 
 
 class Attention(nn.Module):
@@ -89,25 +97,6 @@ class DecoderLayer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-class Taps:
-    """Keeps, as the `taps` of a pass, the states behind the layers `layer_ids` and no others."""
-
-    def __init__(self, layer_ids: Sequence[int]):
-        self.wanted = [i + 1 for i in layer_ids]  # 0 is the embedding
-        self.found: dict[int, Tensor] = {}
-        self.seen = 0
-
-    def append(self, x: Tensor) -> None:
-        """Take the states [b, n, hidden] of the next layer."""
-        if self.seen in self.wanted:
-            self.found[self.seen] = x
-        self.seen += 1
-
-    def __getitem__(self, index: int) -> Tensor:
-        """Return the states that a list of all would have at `index`."""
-        return self.found[index]
-
-
 class Decoder(nn.Module):
     """The stack of layers and the final norm; no embedding and no head."""
 
@@ -118,8 +107,7 @@ class Decoder(nn.Module):
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
     def forward(self, x: Tensor, attend: Attend, deepstack: Tensor | None = None,
-                image_rows: Tensor | None = None,
-                taps: list[Tensor] | Taps | None = None) -> Tensor:
+                image_rows: Tensor | None = None, taps: TapList | None = None) -> Tensor:
         """
         Final hidden states (normed) of `x` [b, n, hidden].
 

@@ -8,6 +8,7 @@ the target's (spec `alpamayo.md` sections 11 and 16, `vflash.md` section 3).
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +24,7 @@ from .decoder import DecoderLayer
 from .model import Alpamayo
 from .rotary import decoder_rotary, rotate
 
+log = logging.getLogger(__name__)
 MASK_FILE = 'mask_embedding.pt'
 
 
@@ -119,12 +121,8 @@ class Drafter(nn.Module):
             drafter.mask_embedding.normal_(0.0, 0.02, generator=generator)
         return drafter.eval()
 
-    def choose_taps(self, taps: Sequence[Tensor]) -> list[Tensor]:
-        """Outputs of the target's layers that are fused, out of all its `taps`."""
-        return [taps[layer + 1] for layer in self.config.target_layer_ids]
-
     def fuse(self, taps: Sequence[Tensor]) -> Tensor:
-        """Features [..., hidden] of the chosen taps, each [..., hidden]."""
+        """Features [..., hidden] of the chosen taps, each [..., hidden] (see `Taps`)."""
         return self.hidden_norm(self.fc(torch.cat(list(taps), -1)))
 
     def block(self, anchors: Tensor, length: int) -> Tensor:
@@ -157,6 +155,29 @@ class Drafter(nn.Module):
         tables = decoder_rotary(positions.flatten().expand(3, -1), self.config, dtype)
         cos, sin = (t.view(len(positions), 1, positions.shape[1], -1) for t in tables)
         return cos, sin
+
+
+class Taps:
+    """
+    Collects from a pass of the target what a drafter reads of it.
+
+    Given to `Decoder.forward` as its `taps`; keeps the chosen layers only, and of
+    them the `last` tokens (None: all).
+    """
+
+    def __init__(self, config: DrafterConfig, last: int | None = None):
+        self.wanted, self.last = config.target_layer_ids, last
+        self.layer, self.kept = -1, {}
+
+    def append(self, x: Tensor) -> None:
+        """Take the input of the next layer, which is the output of the one before."""
+        if self.layer in self.wanted:
+            self.kept[self.layer] = x if self.last is None else x[:, -self.last:]
+        self.layer += 1
+
+    def chosen(self) -> list[Tensor]:
+        """Outputs [b, n, hidden] of the chosen layers, in the drafter's order."""
+        return [self.kept[layer] for layer in self.wanted]
 
 
 def places(drafter: Drafter) -> Iterator[tuple[str, Tensor]]:
@@ -193,6 +214,27 @@ def load(directory: Path, target: Alpamayo) -> Drafter:
     if missing:
         drafter.mask_embedding.copy_(_mask_embedding(directory, config, target))
     return drafter
+
+
+def load_companion(name: str, target: Alpamayo, drafting: str) -> Drafter | None:
+    """
+    Drafter of the checkpoint `name` as `EngineConfig.drafting` asks for it; None without one.
+
+    Raises `CheckpointError` when it does not fit, or when it is missing but 'on'.
+    """
+    if drafting == 'off':
+        return None
+    wanted = f'{name}{checkpoint.DRAFTER_SUFFIX}'
+    try:
+        directory = checkpoint.find_companion(name, checkpoint.DRAFTER_SUFFIX)
+    except CheckpointError as error:
+        if drafting == 'on':
+            raise
+        log.info('no drafter: %s', error)
+        return None
+    if directory is None and drafting == 'on':
+        raise CheckpointError(f'drafting is on, but there is no drafter {wanted}')
+    return load(directory, target) if directory else None
 
 
 def check_fit(config: DrafterConfig, target: ModelConfig, directory: Path) -> None:

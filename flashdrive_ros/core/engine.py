@@ -20,12 +20,15 @@ from torch import Tensor
 from . import checkpoint, images, unicycle
 from .action import check_reuse, held_constants, integrate
 from .config import CheckpointError, EngineConfig
+from .drafter import Drafter, Taps, load_companion
+from .drafting import DraftingPolicy
 from .drawing import Drawing
 from .ego import HISTORY_POSES, EgoHistory
 from .memory import FrameMemory
 from .model import Alpamayo
 from .prompt import PromptLayout, build_layout, question_ids
 from .reasoning import Reasoned, follow, generate, reason, reason_separately
+from .speculative import Draft
 from .stream import PromptStream
 from .streaming import Window, time_reason
 from .text import between
@@ -53,9 +56,9 @@ class Engine:
     """A streaming VLA: `step` turns the newest frames of every camera into a `DrivePlan`."""
 
     def __init__(self, model: Alpamayo, tokenizer: Tokenizer, config: EngineConfig,
-                 drafter=None):
+                 drafter: Drafter | None = None):
         self.model, self.tokenizer, self.config = model, tokenizer, config
-        self.drafter = drafter
+        self.drafter, self.policy = drafter, DraftingPolicy()
         self.generator = torch.Generator(model.device)
         self.plan_id = self.plans_since_reset = 0
         self.memory = FrameMemory(model, self.frames_per_camera)
@@ -79,7 +82,8 @@ class Engine:
         device, dtype = checkpoint.resolve_device(config.device, config.dtype)
         if device.type == 'cpu':
             torch.set_num_threads(config.cpu_threads or max(1, (os.cpu_count() or 2) // 2))
-        return cls(*checkpoint.load(str(name), device, dtype), config)
+        model, tokenizer = checkpoint.load(str(name), device, dtype)
+        return cls(model, tokenizer, config, load_companion(str(name), model, config.drafting))
 
     @property
     def model_name(self) -> str:
@@ -106,6 +110,13 @@ class Engine:
         """Euler steps of flow matching."""
         return self.config.steps_of(self.model.config.action)
 
+    @property
+    def drafting_state(self) -> str:
+        """Say whether reasoning is drafted, and why not."""
+        if self.drafter is None:
+            return 'off: no drafter'
+        return self.policy.state(self.config.drafting)
+
     def configure(self, **changes) -> None:
         """
         Change settings between steps; refuses what needs a reload with `InputError`.
@@ -118,7 +129,7 @@ class Engine:
                 raise InputError(f'{name} can not change while a model is loaded')
         self._check(config)
         drawing = self._drawing(config)
-        if _tail_slots(config) != _tail_slots(self.config) or (
+        if self._tail_slots(config) != self._tail_slots(self.config) or (
                 bool(config.primitives) != bool(self.config.primitives)):
             self.streams = {}
             changed = 'max_new_tokens' if config.max_new_tokens != self.config.max_new_tokens \
@@ -127,6 +138,8 @@ class Engine:
         self.config, self.drawing = config, drawing
 
     def _check(self, config: EngineConfig) -> None:
+        if config.drafting == 'on' and self.drafter is None:
+            raise InputError(f'drafting is on, but {self.model_name} was loaded without a drafter')
         wrong = check_reuse(config.velocity_reuse, config.steps_of(self.model.config.action))
         if wrong:
             raise InputError(wrong)
@@ -143,22 +156,35 @@ class Engine:
         """Forget all frames; what follows equals a fresh engine's output bit for bit."""
         self.memory.forget(reason)
         self.plans_since_reset = 0
+        self.policy.reset()
 
     def warm_up(self, camera_ids=None, height: int = 1080, width: int = 1920) -> None:
         """
-        Run two windows of black frames, so that the first real step is as fast as others.
+        Run windows of black frames, so that the first real step is as fast as others.
 
-        Raises `CheckpointError` when not even these give a finite plan.
+        With a drafter, this measures what a drafted round costs.  Raises
+        `CheckpointError` when not even these give a finite plan.
         """
         cameras = camera_ids or self.camera_ids or DEFAULT_CAMERAS
         black = np.zeros((height, width, 3), np.uint8)
-        plan_id = self.plan_id
-        for t0 in (GRID_NS, 2 * GRID_NS):
+        plan_id, drafting = self.plan_id, self.config.drafting
+        pass_ms: dict[str, float] = {}
+        measures = self.drafter is not None and drafting != 'off'
+        modes = ['on', 'on', 'off', 'off'] if measures else [drafting] * 2
+        for tick, mode in enumerate(modes, 1):
+            self.configure(drafting=mode)
+            t0 = tick * GRID_NS
             ego = EgoHistory(t0, np.zeros((HISTORY_POSES, 3)), np.tile(np.eye(3), (16, 1, 1)))
             plan = self.step(FrameSet(t0, {c: CameraFrame(black, t0) for c in cameras}), ego)
             if not plan.is_finite:
                 raise CheckpointError(f'{self.model_name} plans values that are not finite for '
                                       'black frames: its weights are damaged')
+            passes = max(text.rounds for text in plan.all_reasonings)
+            pass_ms[mode] = plan.stage_times_ms['reason'] / passes
+        self.configure(drafting=drafting)
+        if measures:
+            self.policy.cost = pass_ms['on'] / pass_ms['off']
+            log.info('a drafted round takes %.2f plain steps', self.policy.cost)
         self.plan_id = plan_id
         self.reset('start')
 
@@ -225,11 +251,12 @@ class Engine:
         with clock('encode'):
             encoded = memory.encode([*history, frames])
             window, shift, why = self._choose(frames.t0_ns, layout, unguided_layout)
+        taps = self._taps(layout)
         with clock('prefill'):
             features = memory.features(window)
             history_ids = history_token_ids(ego.xyz, self.model.config.prompt, ego.rot)
             stream, hidden, computed = self._prefill('guided', layout, features, shift,
-                                                     history_ids)
+                                                     history_ids, taps)
             unguided = None
             if unguided_layout is None:
                 self.streams.pop('unguided', None)  # it would fall behind
@@ -237,7 +264,7 @@ class Engine:
                 unguided, _, _ = self._prefill('unguided', unguided_layout, features, shift,
                                                history_ids)
         with clock('reason'):
-            reasoned = self._reason(stream, hidden[-1])
+            reasoned = self._reason(stream, hidden[-1], taps)
         with clock('act'):
             trajectories = self._act(stream, unguided, reasoned, ego)
         with clock('draw'):
@@ -272,26 +299,46 @@ class Engine:
             return f'periodic refresh every {period:g} s'
         return ''
 
-    def _prefill(self, name: str, layout: PromptLayout, features, shift: int, history_ids):
+    def _taps(self, layout: PromptLayout) -> Taps | None:
+        """Collector of what the drafter reads of the prompt's end; None: this window is plain."""
+        if self.drafter is None or not self.policy.due(self.config.drafting):
+            return None
+        config = self.drafter.config
+        return Taps(config, min(config.context_len, layout.size - layout.suffix))
+
+    def _prefill(self, name: str, layout: PromptLayout, features, shift: int, history_ids,
+                 taps: Taps | None = None):
         """Bring the stream `name` up to this window; returns it, hidden states, slots computed."""
         stream = self.streams.get(name)
         if stream is None or stream.layout.size != layout.size or (
                 stream.layout.images != layout.images):
             stream = self.streams[name] = PromptStream(
-                self.model, layout, _tail_slots(self.config), self._window_drafter(name))
+                self.model, layout, self._tail_slots(self.config), self._window_drafter(name))
         stream.layout = layout
-        return stream, *stream.prefill(features, shift, history_ids, self.config.recompute_labels)
+        return stream, *stream.prefill(features, shift, history_ids, self.config.recompute_labels,
+                                       taps)
 
-    def _window_drafter(self, name: str):
+    def _tail_slots(self, config: EngineConfig) -> int:
+        """Slots behind the prompt, for what is generated there and for a block of drafts."""
+        drawn = config.max_primitive_tokens if config.primitives else 0
+        block = self.drafter.config.block_size if self.drafter is not None else 0
+        return max(config.max_new_tokens, drawn) + 1 + block
+
+    def _window_drafter(self, name: str) -> Drafter | None:
         """Return the drafter for whom the stream `name` keeps features of the prompt, if any."""
         drafts = name == 'guided' and self.drawing is not None and self.drawing.decoder.drafter
         return self.drafter if drafts and self.drafter.config.window_context else None
 
-    def _reason(self, stream: PromptStream, hidden: Tensor) -> Reasoned:
-        config = self.config
+    def _reason(self, stream: PromptStream, hidden: Tensor, taps: Taps | None) -> Reasoned:
+        config, draft = self.config, None
+        if taps is not None:
+            draft = Draft(self.drafter, self.drafter.fuse(taps.chosen())[0], {
+                self.tokenizer.id('cot_end'): self.tokenizer.id('traj_future_start')})
         separately = config.separate_reasonings and config.num_trajectories > 1
-        return (reason_separately if separately else reason)(
-            stream, self.tokenizer, hidden, config, self.generator)
+        reasoned = (reason_separately if separately else reason)(
+            stream, self.tokenizer, hidden, config, self.generator, draft)
+        self.policy.note(reasoned.texts)
+        return reasoned
 
     def _act(self, stream, unguided, reasoned, ego) -> unicycle.UnicycleTrajectory:
         """Flow matching from noise to controls, and the controls as trajectories."""
@@ -360,12 +407,6 @@ class Engine:
                           self.model.allowed_tokens(trajectory_tokens=True),
                           last=self.tokenizer.id('answer_end'), end=self.tokenizer.id('im_end'))
         return between(self.tokenizer.decode(ids), 'answer')
-
-
-def _tail_slots(config: EngineConfig) -> int:
-    """Slots behind the prompt, for what is generated there."""
-    drawn = config.max_primitive_tokens if config.primitives else 0
-    return max(config.max_new_tokens, drawn) + 1
 
 
 def agreement(xyz: np.ndarray) -> np.ndarray:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from .attention import PromptAttention, TailAttention
-from .decoder import Taps
+from .decoder import TapList
+from .drafter import Drafter, Taps
 from .kv_cache import KVCache
 from .model import Alpamayo
 from .prompt import PromptLayout
@@ -27,7 +28,8 @@ class PromptStream:
     as well, and slide along.
     """
 
-    def __init__(self, model: Alpamayo, layout: PromptLayout, tail_slots: int, drafter=None):
+    def __init__(self, model: Alpamayo, layout: PromptLayout, tail_slots: int,
+                 drafter: Drafter | None = None):
         self.model, self.layout, self.drafter = model, layout, drafter
         self.cache = KVCache(model.config.text, layout.size, tail_slots, model.dtype, model.device)
         tail = layout.next_position + np.arange(tail_slots)
@@ -39,7 +41,7 @@ class PromptStream:
 
     def prefill(self, features: Sequence[Sequence[ImageFeatures]], shift: int,
                 history_ids: np.ndarray | None, labels: str = 'keep',
-                taps: list[Tensor] | Taps | None = None) -> tuple[Tensor, int]:
+                taps: TapList | None = None) -> tuple[Tensor, int]:
         """
         Compute a window; returns the final hidden states [n, hidden] and n.
 
@@ -61,11 +63,10 @@ class PromptStream:
         blocks = new_blocks(layout, min(shift, layout.frames))
         images = ImageFeatures.cat([features[v][f] for v, f in blocks]) if blocks else None
         rows = np.searchsorted(slots, layout.image_token_slots(blocks)) if blocks else None
-        if self.drafter is not None and taps is None:
-            taps = Taps(self.drafter.config.target_layer_ids)
-        hidden = self._forward(ids[slots], slots, images, rows, taps)
-        if self.drafter is not None:
-            self._keep_features(slots, taps)
+        own = None if self.drafter is None else Taps(self.drafter.config)
+        hidden = self._forward(ids[slots], slots, images, rows, _both(own, taps))
+        if own is not None:
+            self._keep_features(slots, own)
         self.length = layout.size
         return hidden, len(slots)
 
@@ -80,8 +81,8 @@ class PromptStream:
         attend = PromptAttention(self.cache, torch.from_numpy(slots).to(model.device))
         return model.language_model(x[None], attend, deepstack, rows, taps)[0]
 
-    def _keep_features(self, slots, taps: list[Tensor] | Taps) -> None:
-        fused = self.drafter.fuse(self.drafter.choose_taps(taps))[0]
+    def _keep_features(self, slots, taps: Taps) -> None:
+        fused = self.drafter.fuse(taps.chosen())[0]
         rows = self.cache.table[torch.from_numpy(slots).to(self.model.device)]
         self.features.index_copy_(0, rows, fused.to(self.features.dtype))
 
@@ -89,7 +90,7 @@ class PromptStream:
         """The drafter's features [S, hidden] of the prompt's slots, in slot order."""
         return self.features[self.cache.table]
 
-    def extend(self, token_ids: Tensor, taps: list[Tensor] | Taps | None = None) -> Tensor:
+    def extend(self, token_ids: Tensor, taps: TapList | None = None) -> Tensor:
         """Append `token_ids` [n] and return their final hidden states [n, hidden]."""
         attend = TailAttention(self.cache, self.length, len(token_ids))
         x = self.model.embed_tokens(token_ids)[None]
@@ -121,3 +122,20 @@ class PromptStream:
         finally:
             self.cache.k[:, :, behind], self.cache.v[:, :, behind] = keys, values
             self.length = length
+
+
+class _Pair:
+    """Two collectors of the states of one pass."""
+
+    def __init__(self, *taps: TapList):
+        self.taps = taps
+
+    def append(self, x: Tensor) -> None:
+        for taps in self.taps:
+            taps.append(x)
+
+
+def _both(one: TapList | None, other: TapList | None) -> TapList | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return _Pair(one, other)

@@ -257,6 +257,7 @@ class DriveNode(LifecycleNodeMixin, Node):
             self._report('plan', InputError(why))
         elif self._active and outputs is not None:
             outputs.publish(plan, step_input)
+            self.health.drafting = self._worker.engine.drafting_state
             self.health.published(plan, step_input)
             if plan.window.reason:
                 self.get_logger().info(f'whole window computed: {plan.window.reason}',

@@ -50,6 +50,8 @@ class DriveHealth:
         self.engine_state = 'not loaded'
         self.engine_error = ''
         self.trained = True
+        self.drafting = ''
+        """Whether the engine drafts its reasoning, and why not."""
         self.topics: dict[int | str, str] = {}
         self.counts: Counter = Counter()
         self._clock = clock
@@ -155,7 +157,7 @@ class DriveHealth:
                 'age_s': now - self._plan_s, 'plan_id': self._plan.plan_id,
                 'window': window.mode, 'window reason': window.reason,
                 'frames known': f'{window.frames_known}/{window.frames_per_camera}',
-                **_decoding(self._plan.reasoning), **self._drawn(),
+                **_decoding(self._plan.reasoning), 'drafting': self.drafting, **self._drawn(),
                 'skew_ms': self._skew_ms, 'image_ms': self._image_ms,
                 **{f'{k}_ms': float(v) for k, v in self._plan.stage_times_ms.items()}}
         if inputs is not None:

@@ -22,6 +22,7 @@ class EngineDouble:
     frames_per_camera = 4
     model_name = 'double'
     trained = False
+    drafting_state = 'off: no drafter'
 
     def __init__(self, trajectories=2):
         self.trajectories = trajectories

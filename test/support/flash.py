@@ -56,7 +56,7 @@ class StandIn(nn.Module):
         generator = torch.Generator().manual_seed(seed)
 
         class config:
-            target_layer_ids, context_len = layers, 4
+            target_layer_ids, context_len, block_size = layers, 4, 16
         config.window_context = window_context
         self.config, self.knows, self.calls = config, knows, []
         self.fc = torch.randn(len(layers) * hidden, hidden, generator=generator) * 0.3
@@ -65,9 +65,6 @@ class StandIn(nn.Module):
 
     def fuse(self, taps):
         return torch.tanh(torch.cat(list(taps), -1) @ self.fc)
-
-    def choose_taps(self, taps):
-        return [taps[i + 1] for i in self.config.target_layer_ids]
 
     def block(self, anchors, length):
         return torch.cat((anchors[:, None], self.mask.expand(len(anchors), length - 1, -1)), 1)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..config import EngineConfig
-from ..sampling import choose
+from ..sampling import choose, draw_uniforms
 from ..tokenizer import Tokenizer
 from .acceptance import Confidence, Schema
 from .reading import Block, Reader
@@ -33,14 +33,15 @@ class FlashSettings:
                  only proposals to the target), 'direct' (drafts count when the schema holds)
                  or 'fallback' (and boxes pass the spatial check)
     constrained  autoregressive coordinates keep to the schema
-    text_block   tokens of a verified block of text; below 2 text is not drafted
+    text_block   tokens of a verified block of text; 1: text is not drafted, 0: as many as the
+                 drafter was trained for
     max_tokens   most tokens of an answer
     confidence   thresholds of the spatial check
     """
 
     mode: str = 'fallback'
     constrained: bool = True
-    text_block: int = 16
+    text_block: int = 0
     max_tokens: int = 512
     confidence: Confidence = field(default_factory=Confidence)
 
@@ -105,16 +106,18 @@ class FlashDecoder:
         `config` says how tokens are chosen (greedy, temperature, top_p).
         """
         settings = self.settings
-        writer = Writer(stream, self.drafter, self.allowed,
-                        lambda logits: choose(logits, config, generator))
+        draws = None if config.greedy else draw_uniforms(settings.max_tokens, generator=generator)
+        writer = Writer(stream, self.drafter, self.allowed, lambda logits, at: choose(
+            logits, config, None if draws is None else draws[at]))
         writer.begin(question_ids)
         limit = min(settings.max_tokens, writer.room)
+        block = settings.text_block or (self.drafter.config.block_size if self.drafter else 1)
         in_blocks = settings.mode in ('direct', 'fallback') or (
             settings.mode == 'autoregressive' and settings.constrained)
         passes: dict[int, tuple[str, int, int]] = {}
         stop = 'length'
         while len(writer.ids) < limit:
-            token = writer.text(min(settings.text_block, limit - len(writer.ids)))
+            token = writer.text(min(block, limit - len(writer.ids)))
             if token in self.stops:
                 stop = self.stops[token]
                 break

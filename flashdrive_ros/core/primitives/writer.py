@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..decoder import Taps
-from ..reasoning import next_logits
+from ..drafter import Drafter, Taps
+from ..sampling import next_logits
 from ..stream import PromptStream
 from .acceptance import Schema
 
@@ -17,11 +17,12 @@ class Writer:
     An answer in the making.
 
     `ids` are its tokens and `chances` their probabilities; those that the target has not seen
-    yet are passed through it when its opinion is needed.  `pick` chooses tokens from logits.
+    yet are passed through it when its opinion is needed.  `pick` chooses the n-th
+    token from logits.
     """
 
-    def __init__(self, stream: PromptStream, drafter, allowed: Tensor,
-                 pick: Callable[[Tensor], Tensor]):
+    def __init__(self, stream: PromptStream, drafter: Drafter | None, allowed: Tensor,
+                 pick: Callable[[Tensor, int], Tensor]):
         self.stream, self.drafter, self.allowed, self.pick = stream, drafter, allowed, pick
         self.model = stream.model
         self.ids: list[int] = []
@@ -68,14 +69,14 @@ class Writer:
             if self.drafter is not None and unseen == 1 and block > 1:
                 self._round(block)
             else:
-                self.ready = [self._choose(self.look())]
+                self.ready = [self._choose(self.look(), len(self.ids))]
         token, chance = self.ready.pop(0)
         self.push([token], [chance])
         return token
 
-    def _choose(self, hidden: Tensor) -> tuple[int, float]:
+    def _choose(self, hidden: Tensor, at: int) -> tuple[int, float]:
         logits = next_logits(self.model, hidden, self.allowed)
-        token = int(self.pick(logits))
+        token = int(self.pick(logits, at))
         return token, float(logits.softmax(-1)[token])
 
     def _round(self, block: int) -> None:
@@ -85,7 +86,7 @@ class Writer:
         tokens = torch.cat((torch.tensor(self.ids[-1:], device=proposals.device), proposals))
         hidden = self._extend(tokens)
         for i, state in enumerate(hidden):
-            self.ready.append(self._choose(state))
+            self.ready.append(self._choose(state, len(self.ids) + i))
             if i == len(proposals) or self.ready[-1][0] != int(proposals[i]):
                 break
         ready, self.hidden = self.ready, hidden[len(self.ready) - 1]
@@ -97,7 +98,7 @@ class Writer:
         logits = self.model.lm_head(self.look()).float()
         legal = torch.from_numpy(schema.legal(written)).to(logits.device)
         choices = logits[schema.choices]
-        at = int(self.pick(choices.masked_fill(~legal, -torch.inf)))
+        at = int(self.pick(choices.masked_fill(~legal, -torch.inf), len(self.ids)))
         chance = float((choices[at] - logits.logsumexp(-1)).exp())
         return (at if at < len(choices) - 1 else -1), chance
 
@@ -125,9 +126,9 @@ class Writer:
         self.target_passes += 1
         if self.drafter is None:
             return self.stream.extend(ids)
-        taps = Taps(self.drafter.config.target_layer_ids)
+        taps = Taps(self.drafter.config)
         hidden = self.stream.extend(ids, taps)
-        fused = self.drafter.fuse(self.drafter.choose_taps(taps))[0]
+        fused = self.drafter.fuse(taps.chosen())[0]
         self.features = fused if self.features is None else torch.cat((self.features, fused))
         return hidden
 
