@@ -230,6 +230,16 @@ def test_settings_of_drawing_change_between_steps():
     assert engine.drawing is None and drive(engine, [5])[0].primitives == ()
 
 
+def test_a_way_of_decoding_that_needs_features_of_the_window_computes_it_again():
+    engine = engine_of(drafter_of(), primitives=REQUESTS[:1], primitive_decoding='autoregressive')
+    drive(engine, [1, 2])
+    engine.configure(primitive_decoding='fallback')
+    assert drive(engine, [3])[0].window.reason == 'primitives changed'
+    assert engine.streams['guided'].features is not None
+    engine.configure(primitive_decoding='direct')
+    assert drive(engine, [4])[0].window.mode == 'streaming'
+
+
 def test_what_can_not_be_drawn_is_refused():
     with pytest.raises(InputError, match="primitive request 'boxes:1': expected the form"):
         engine_of(primitives=['boxes:1'])

@@ -130,7 +130,7 @@ class Engine:
         self._check(config)
         drawing = self._drawing(config)
         if self._tail_slots(config) != self._tail_slots(self.config) or (
-                bool(config.primitives) != bool(self.config.primitives)):
+                _sees_window(drawing) != _sees_window(self.drawing)):
             self.streams = {}
             changed = 'max_new_tokens' if config.max_new_tokens != self.config.max_new_tokens \
                 else 'primitives'
@@ -326,8 +326,7 @@ class Engine:
 
     def _window_drafter(self, name: str) -> Drafter | None:
         """Return the drafter for whom the stream `name` keeps features of the prompt, if any."""
-        drafts = name == 'guided' and self.drawing is not None and self.drawing.decoder.drafter
-        return self.drafter if drafts and self.drafter.config.window_context else None
+        return self.drafter if name == 'guided' and _sees_window(self.drawing) else None
 
     def _reason(self, stream: PromptStream, hidden: Tensor, taps: Taps | None) -> Reasoned:
         config, draft = self.config, None
@@ -407,6 +406,12 @@ class Engine:
                           self.model.allowed_tokens(trajectory_tokens=True),
                           last=self.tokenizer.id('answer_end'), end=self.tokenizer.id('im_end'))
         return between(self.tokenizer.decode(ids), 'answer')
+
+
+def _sees_window(drawing: Drawing | None) -> bool:
+    """Say whether a drafter draws that sees all of the prompt."""
+    drafter = drawing and drawing.decoder.drafter
+    return drafter is not None and drafter.config.window_context
 
 
 def agreement(xyz: np.ndarray) -> np.ndarray:
