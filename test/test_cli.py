@@ -8,6 +8,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.recordings import MESSAGES, VIDEO, write_recording
 
@@ -115,7 +116,9 @@ def test_view_says_how_to_install_the_viewer(tmp_path):
 
 def test_a_recording_becomes_a_rerun_file(tmp_path):
     pytest.importorskip('rerun')
-    bag = write_recording(tmp_path / 'bag', ticks=3)
+    bag = write_recording(tmp_path / 'bag', ticks=3, primitives=(
+        ('box_2d', 'car', 1, [[1, 2, 30, 40]]), ('trajectory_3d', 'ego', -1, [[1, 2, 0]] * 8),
+        ('trajectory_2d', 'ego', 1, [[1, 2], [np.nan, np.nan], [3, 4]])))
     assert cli.main(['view', str(bag), '--save', str(tmp_path / 'drive.rrd')]) == 0
     assert (tmp_path / 'drive.rrd').stat().st_size > 10_000
 
