@@ -8,11 +8,13 @@ import textwrap
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
-from support.recordings import VIDEO, write_recording
+from support.recordings import MESSAGES, VIDEO, write_recording
 
 from flashdrive_ros import cli
 from flashdrive_ros.errors import UserError
+from flashdrive_ros.recording.writer import BagWriter
 from flashdrive_ros.session import drive as session
 from flashdrive_ros.session import nodes, processes
 from flashdrive_ros.session.folder import DriveFolder, find_bag
@@ -114,7 +116,9 @@ def test_view_says_how_to_install_the_viewer(tmp_path):
 
 def test_a_recording_becomes_a_rerun_file(tmp_path):
     pytest.importorskip('rerun')
-    bag = write_recording(tmp_path / 'bag', ticks=3)
+    bag = write_recording(tmp_path / 'bag', ticks=3, primitives=(
+        ('box_2d', 'car', 1, [[1, 2, 30, 40]]), ('trajectory_3d', 'ego', -1, [[1, 2, 0]] * 8),
+        ('trajectory_2d', 'ego', 1, [[1, 2], [np.nan, np.nan], [3, 4]])))
     assert cli.main(['view', str(bag), '--save', str(tmp_path / 'drive.rrd')]) == 0
     assert (tmp_path / 'drive.rrd').stat().st_size > 10_000
 
@@ -140,6 +144,28 @@ def test_a_bags_cameras_are_those_of_the_drive(tmp_path):
     bag = write_recording(tmp_path / 'bag', ticks=2, cameras=('front_wide_120', 'front_tele_30'))
     _, drive = nodes.source_nodes(f'bag:{bag}', subscribers=1, rate=1, loop=False)
     assert drive.values == {'camera_ids': [1, 6], 'image_transport': 'compressed'}
+
+
+def test_annotated_images_of_a_recording_are_no_cameras(tmp_path):
+    bag = BagWriter(tmp_path / 'bag')
+    for topic, kind in (('/camera/front_wide_120/image_raw', 'Image'),
+                        ('/drive/annotated/front_tele_30/compressed', 'CompressedImage')):
+        bag.add_topic(topic, f'sensor_msgs/msg/{kind}')
+        bag.put(topic, 1, MESSAGES.cdr(MESSAGES.make(f'sensor_msgs/msg/{kind}')))
+    bag.close()
+    _, drive = nodes.source_nodes(f'bag:{bag.path}', subscribers=1, rate=1, loop=False)
+    assert drive.values == {'camera_ids': [1], 'image_transport': 'raw'}
+
+
+@pytest.mark.parametrize('options, asked', [
+    ({}, True), ({'model': 'small'}, True), ({'settings': ('drive.model=small',)}, True),
+    ({'model': 'nvidia/Alpamayo-1.5-10B'}, False), ({'settings': ('drive.model=other',)}, False),
+    ({'parameter_files': (Path('mine.yaml'),)}, False), ({'source': 'none'}, False)])
+def test_the_shipped_model_is_asked_to_draw_unless_told_otherwise(tmp_path, options, asked):
+    plans = session.Drive(session.DriveOptions(**options),
+                          DriveFolder(tmp_path / 'out')).node_plans()
+    drive = next(p for p in plans if p.name == 'drive')
+    assert ('small' in drive.configs) == asked
 
 
 def test_a_drive_of_ones_own_publishers_has_no_source_and_other_names(tmp_path):

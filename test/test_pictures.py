@@ -13,7 +13,7 @@ from flashdrive_ros.view import draw, overlay
 from flashdrive_ros.view.birds_eye import BirdsEye
 from flashdrive_ros.view.camera import CameraView, camera_views
 from flashdrive_ros.view.pictures import MAIN, DrivePictures, fit
-from flashdrive_ros.view.video import VideoWriteError, contact_sheet, render
+from flashdrive_ros.view.video import VideoWriteError, _sheet_ticks, contact_sheet, render
 from flashdrive_ros.world.cameras import default_rig
 
 SIZES = dict.fromkeys(MOUNTS, (320, 180))
@@ -164,6 +164,34 @@ def red(picture, rows=slice(300, 430)):
     """Pixels of the colour of warnings in the lower part of the front image."""
     part = picture[rows, :MAIN[0]].astype(int)
     return ((part[..., 0] - part[..., 1] > 60) & (part[..., 0] - part[..., 2] > 60)).sum()
+
+
+BOX = ('box_2d', 'car', 1, [[100, 60, 180, 110]])
+OWN = ('trajectory_2d', 'ego', 1, [[160, 170], [162, 150], [165, 120]])
+
+
+def test_what_plans_draw_is_in_their_pictures_and_dim_in_the_next(tmp_path):
+    drive = Recording(write_recording(tmp_path / 'bag', ticks=8, every=7, primitives=(BOX, OWN)))
+    drawn = [picture for _, picture in DrivePictures(drive)]
+    scale = MAIN[0] / 320
+    corner, start = np.array([100, 60]) * scale, np.array([160, 170]) * scale
+    for picture in (drawn[0], drawn[7]):
+        assert shows(picture, draw.DRAWN, corner) and shows(picture, draw.OWN_PATH, start)
+    assert shows(drawn[3], draw.DIM, corner) and not shows(drawn[3], draw.DRAWN, corner)
+    assert not shows(drawn[6], draw.DIM, corner)   # too long ago
+    assert DrivePictures(drive).drawing_at(START_NS + 6 * TICK_NS).primitives == ()
+
+
+def test_the_sheet_shows_plans_that_draw_when_there_are_enough(recording, tmp_path):
+    def with_boxes(share):
+        plans = [replace(p, primitives=(DrawnPrimitive(*BOX[:3], np.array(BOX[3])),)
+                         if i % share == 0 else ()) for i, p in enumerate(many.plans)]
+        some = Recording.__new__(Recording)
+        some.__dict__.update({**many.__dict__, 'plans': plans})
+        return _sheet_ticks(some, some.anchor.stamps_ns)
+    many = Recording(write_recording(tmp_path / 'bag', ticks=20))
+    assert all(i % 2 == 0 for i in with_boxes(2)) and len(with_boxes(2)) == 8
+    assert any(i % 4 for i in with_boxes(4)) and len(with_boxes(4)) == 8
 
 
 def test_pictures_of_an_untrained_model_say_so(tmp_path, recording):

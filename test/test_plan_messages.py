@@ -10,6 +10,7 @@ from visualization_msgs.msg import Marker
 
 from flashdrive_ros.core.types import Primitive
 from flashdrive_ros.nodes import messages
+from flashdrive_ros.nodes.markers import PlanMarkers
 
 SECOND = 1_000_000_000
 
@@ -79,6 +80,9 @@ def test_primitives_in_an_image_are_in_that_cameras_frame():
     assert m.header.frame_id == 'front_wide_120_optical' and m.camera_id == 1
     assert m.dimension == 4 and list(m.values[:7]) == [1, 2, 3, 4, 5, 6, 7]
     assert list(m.confidences) == [0.5, 0.25] and list(m.token_ids) == [7, 8]
+    named = messages.plan_message(make_plan(primitives=(drawn,)), 'base_link',
+                                  image_frame=lambda camera: f'cam{camera}')
+    assert named.primitives.primitives[0].header.frame_id == 'cam1'
     assert messages.plan_message(
         make_plan(primitives=(box(),)), 'x').primitives.primitives[0].camera_id == -1
 
@@ -91,13 +95,13 @@ def markers_of(maker, plan):
 
 def test_markers_show_each_trajectory_boxes_and_text():
     plan = make_plan(trajectories=3, primitives=(box(), box()))
-    markers = markers_of(messages.PlanMarkers(), plan)
+    markers = markers_of(PlanMarkers(), plan)
     lines = [m for m in markers if m.ns == 'trajectories']
     assert [m.type for m in lines] == [Marker.LINE_STRIP] * 3
     widths = [m.scale.x for m in lines]
     assert widths.index(max(widths)) == plan.chosen and widths.count(max(widths)) == 1
     assert [m.type for m in markers if m.ns == 'boxes'] == [Marker.CUBE] * 2
-    text, = (m for m in markers if m.type == Marker.TEXT_VIEW_FACING)
+    text, = (m for m in markers if m.ns == 'reasoning')
     assert plan.reasoning.text in text.text
     assert all(messages.stamp_ns(m.header.stamp) == plan.t0_ns for m in markers)
     assert all(m.pose.orientation.w != 0 for m in markers)
@@ -105,20 +109,56 @@ def test_markers_show_each_trajectory_boxes_and_text():
 
 def test_an_untrained_plan_says_so_in_the_scene():
     def text(trained):
-        markers = markers_of(messages.PlanMarkers(), make_plan(trained=trained))
+        markers = markers_of(PlanMarkers(), make_plan(trained=trained))
         return next(m.text for m in markers if m.text)
     assert 'UNTRAINED' in text(False) and 'UNTRAINED' not in text(True)
 
 
 def test_values_out_of_view_are_not_drawn():
     half = box(values=np.array([[np.nan] * 7, [1, 2, 3, 4, 5, 6, 0]]))
-    markers = markers_of(messages.PlanMarkers(), make_plan(primitives=(half,)))
+    markers = markers_of(PlanMarkers(), make_plan(primitives=(half,)))
     assert len([m for m in markers if m.ns == 'boxes']) == 1
+
+
+def path(label, *rows):
+    return Primitive('trajectory_3d', label, np.array(rows, float), 'metre')
+
+
+def test_the_own_path_and_the_motions_of_others_are_lines_with_labels():
+    plan = make_plan(primitives=(path('ego', (5, 0, 0), (10, 1, 0)),
+                                 path('car', (20, 3, 0), [np.nan] * 3, (30, 4, 0)),
+                                 path('pedestrian', (8, -4, 0)), path('car', [np.nan] * 3)))
+    markers = markers_of(PlanMarkers(), plan)
+
+    def points(ns):
+        return [[(p.x, p.y) for p in m.points] for m in markers if m.ns == ns]
+    assert points('drawn') == [[(0, 0), (5, 0), (10, 1)]]   # from the vehicle on
+    assert points('motion') == [[(20, 3), (30, 4)], [(8, -4)]]
+    assert [(m.text, m.pose.position.x) for m in markers if m.ns == 'labels'] == [
+        ('car', 20), ('pedestrian', 8)]
+    assert len({(m.ns, m.id) for m in markers}) == len(markers)
+
+
+def test_what_was_drawn_stays_until_the_next_drawing():
+    maker = PlanMarkers()
+    for i in range(9):   # every third plan draws
+        drawn = i % 3 == 0
+        plan = make_plan(t0_ns=10 * SECOND + i * SECOND, drawn=drawn,
+                         primitives=(box(),) * (2 if i < 6 else 1) if drawn else ())
+        markers = markers_of(maker, plan)
+        boxes = [m for m in markers if m.ns == 'boxes']
+        if not drawn:
+            assert boxes == []   # neither again nor deleted
+        elif i:
+            assert lifetime_s(boxes[0]) >= 2 * 3
+    gone = markers_of(maker, make_plan(t0_ns=20 * SECOND, primitives=()))
+    assert [(m.ns, m.id) for m in gone if m.action == Marker.DELETE] == [
+        ('boxes', 0), ('labels', 0)]
 
 
 @pytest.mark.parametrize('period_s', [0.1, 0.2, 1.0, 3.0])
 def test_markers_live_at_least_two_periods(period_s):
-    maker = messages.PlanMarkers()
+    maker = PlanMarkers()
     for i in range(10):
         plan = make_plan(t0_ns=10 * SECOND + round(i * period_s * SECOND))
         markers = markers_of(maker, plan)
@@ -129,14 +169,14 @@ def test_markers_live_at_least_two_periods(period_s):
 
 
 def test_what_a_plan_no_longer_has_is_deleted_by_name():
-    maker = messages.PlanMarkers()
+    maker = PlanMarkers()
     markers_of(maker, make_plan(trajectories=3, primitives=(box(), box())))
     markers = markers_of(maker, make_plan(trajectories=1, primitives=(box(),)))
     deleted = {(m.ns, m.id) for m in markers if m.action == Marker.DELETE}
-    assert deleted == {('trajectories', 1), ('trajectories', 2), ('boxes', 1)}
+    assert deleted == {('trajectories', 1), ('trajectories', 2), ('boxes', 1), ('labels', 1)}
     again = markers_of(maker, make_plan(trajectories=1, primitives=(box(),)))
     assert not [m for m in again if m.action == Marker.DELETE]
 
 
 def test_reset_deletes_all_markers():
-    assert [m.action for m in messages.PlanMarkers().reset().markers] == [Marker.DELETEALL]
+    assert [m.action for m in PlanMarkers().reset().markers] == [Marker.DELETEALL]

@@ -112,6 +112,17 @@ def test_what_is_said_after_a_drive_that_ended_well_does_not_count(tmp_path):
     assert 'STOPPED' not in table(summary)
 
 
+def test_what_was_drawn_and_drafted_is_counted(tmp_path):
+    summary = summary_of(tmp_path, ticks=5, primitives=(
+        ('box_2d', 'car', 1, [[1, 2, 3, 4]]), ('trajectory_3d', 'ego', -1, [[1, 2, 3]] * 8)))
+    assert summary['primitives'] == {'box_2d': 5, 'trajectory_3d': 5}
+    assert summary['primitive_decoding'] == {'direct': 10}
+    assert summary['tokens_per_round'] == 3.0 and summary['accepted_share'] == 0.75
+    assert re.search(r'primitives +box_2d 5, trajectory_3d 5 \(direct 10\)', table(summary))
+    bare = summary_of(tmp_path / 'bare', ticks=5)
+    assert bare['primitives'] == {} and 'primitives' not in table(bare)
+
+
 def test_a_recording_without_plans_has_a_summary(tmp_path):
     summary = summary_of(tmp_path, ticks=5, plans=False)
     assert summary['plans'] == 0 and summary['windows']['servable_share'] is None

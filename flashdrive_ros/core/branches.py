@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .attention import lower_right
+from .decoder import Attend
 from .kv_cache import KVCache
 from .rotary import rotate
 
@@ -44,7 +45,11 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tupl
 
 
 class BranchTails:
-    """Own keys and values of K sequences that share a prompt (separate reasonings)."""
+    """
+    Own keys and values of K sequences that share a prompt (separate reasonings).
+
+    `length` counts the slots of the longest sequence.
+    """
 
     def __init__(self, cache: KVCache, samples: int, capacity: int):
         c = cache.config
@@ -66,3 +71,27 @@ class BranchTails:
             mask = lower_right(n, end, q.dtype, q.device).repeat(group, 1)[None, None]
         return shared_prefix(rotate(q, cos, sin), cache.k[layer, :, :p], cache.v[layer, :, :p],
                              self.k[layer, :, :, :end], self.v[layer, :, :, :end], mask)
+
+    def block(self, starts: Tensor, end: int, count: int) -> Attend:
+        """
+        Attention of `count` tokens per sequence that are put at slots of their own.
+
+        Sequence k has them from its slot `starts[k]` ([K], counted behind the
+        prompt); `end` is the slot after the last of all sequences.
+        """
+        cache, p = self.cache, self.cache.prompt_slots
+        slots = starts[:, None] + torch.arange(count, device=starts.device)
+        sequences = torch.arange(len(starts), device=starts.device)[:, None]
+        cos, sin = cache.cos[p + slots][:, None], cache.sin[p + slots][:, None]
+        group = cache.config.num_attention_heads // cache.config.num_key_value_heads
+        hidden = torch.arange(end, device=starts.device) > slots[..., None]
+        mask = torch.zeros(hidden.shape, dtype=cache.k.dtype, device=starts.device)
+        mask = mask.masked_fill_(hidden, -torch.inf).repeat(1, group, 1)[:, None]
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self.k[layer], self.v[layer]
+            keys.transpose(1, 2)[sequences, slots] = rotate(k, cos, sin).transpose(1, 2)
+            values.transpose(1, 2)[sequences, slots] = v.transpose(1, 2)
+            return shared_prefix(rotate(q, cos, sin), cache.k[layer, :, :p],
+                                 cache.v[layer, :, :p], keys[:, :, :end], values[:, :, :end], mask)
+        return attend

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
-from .config import CheckpointError, ModelConfig, read_json
+from .config import CheckpointError, DecoderConfig, ModelConfig, read_json
 from .model import Alpamayo
 from .tokenizer import Tokenizer
 
 MODELS = Path(__file__).resolve().parent.parent / 'models'
+DRAFTER_SUFFIX = '-DFlash'
+"""A model's drafter lies beside it under the model's name and this."""
 _PREFIXES = (('vlm.model.visual.', 'visual.'),
              ('vlm.model.language_model.embed_tokens.', 'embed_tokens.'),
              ('vlm.model.language_model.', 'language_model.'),
@@ -51,12 +53,28 @@ def find(name: str) -> Path:
         raise CheckpointError(f'{path} is a file, expected a checkpoint directory')
     if _HUB_ID.fullmatch(name):
         return _from_hub(name, ['*.json', '*.safetensors', '*.pt', '*.jinja'])
-    shipped = sorted(p.parent.name for p in MODELS.glob('*/config.json'))
+    shipped = sorted(p.parent.name for p in MODELS.glob('*/config.json')
+                     if not p.parent.name.endswith(DRAFTER_SUFFIX))
     raise CheckpointError(f'no checkpoint {name!r}: neither a directory, nor a hub id, nor one '
                           f'of the shipped models {shipped}')
 
 
-def _from_hub(name: str, patterns: list[str]) -> Path:
+def find_companion(name: str, suffix: str) -> Path | None:
+    """
+    Directory `<name><suffix>` beside the checkpoint `name`, or on the hub when that is from there.
+
+    None when there is none; raises `CheckpointError` when the hub can't say.
+    """
+    path = Path(name).expanduser().absolute()
+    if (MODELS / name / 'config.json').is_file():
+        path = MODELS / name
+    if path.is_dir():
+        beside = path.with_name(path.name + suffix)
+        return beside if beside.is_dir() else None
+    return _from_hub(name + suffix, ['*.json', '*.safetensors', '*.pt'], missing_ok=True)
+
+
+def _from_hub(name: str, patterns: list[str], missing_ok: bool = False) -> Path | None:
     from huggingface_hub import errors, snapshot_download
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))
@@ -64,6 +82,8 @@ def _from_hub(name: str, patterns: list[str]) -> Path:
         raise CheckpointError(f'{name} is gated: accept its licence on its page, then log in with '
                               '`hf auth login`') from None
     except errors.RepositoryNotFoundError:
+        if missing_ok:
+            return None
         raise CheckpointError(f'the hub has no model {name}, or it is private') from None
     except Exception as error:  # offline shows as many different types
         raise CheckpointError(f'{name} is not on this machine and the hub could not be reached '
@@ -145,8 +165,16 @@ def fill(model: Alpamayo, directory: Path) -> None:
     Raises `CheckpointError` naming missing and unexpected keys, and those of a
     wrong shape or of a type that would need a scale.
     """
-    places = dict(_places(model))
     clear_pads(model)
+    fill_places(dict(_places(model)), directory)
+
+
+def fill_places(places: dict[str, Tensor], directory: Path, optional: Container[str] = ()) -> None:
+    """
+    Copy every tensor of a directory's safetensors to its place under its public key.
+
+    What is filled leaves `places`; keys that may be missing are `optional`.
+    """
     unexpected, misshaped = [], []
     for shard in shards(directory):
         try:
@@ -154,14 +182,14 @@ def fill(model: Alpamayo, directory: Path) -> None:
                 for key in file.keys():  # noqa: SIM118 (not a mapping)
                     if key in places:
                         place = places.pop(key)
-                        misshaped += _copy(key, file.get_tensor(key), place)
+                        misshaped += copy_tensor(key, file.get_tensor(key), place)
                     elif not _RECOMPUTED.match(key):
                         unexpected.append(key)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f'{shard} can not be read: {error}') from None
     problems = [f'{what}: {_some(keys)}' for what, keys in (
-        ('missing keys', sorted(places)), ('unexpected keys', unexpected),
-        ('wrong tensors', misshaped)) if keys]
+        ('missing keys', sorted(key for key in places if key not in optional)),
+        ('unexpected keys', unexpected), ('wrong tensors', misshaped)) if keys]
     if problems:
         raise CheckpointError(f'{directory} does not fit its config.json; ' + '; '.join(problems))
 
@@ -171,7 +199,8 @@ def _some(keys: list[str], limit: int = 6) -> str:
     return ', '.join(keys[:limit]) + more
 
 
-def _copy(key: str, source: Tensor, place: Tensor) -> list[str]:
+def copy_tensor(key: str, source: Tensor, place: Tensor) -> list[str]:
+    """Copy `source` to its `place`; what is wrong with it, if anything."""
     if source.dim() == 5:  # the patch embedding is stored as a convolution whose kernel = stride
         source = source.flatten(1)
     if source.dtype not in _DTYPES.values():
@@ -189,18 +218,24 @@ def _places(model: Alpamayo) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in model.named_parameters():
         public = _public_name(name)
         decoder = config.expert if name.startswith('expert.') else config.text
-        if name.endswith('qkv_proj.weight'):
-            sizes = [decoder.num_attention_heads * decoder.head_dim,
-                     *[decoder.num_key_value_heads * decoder.head_dim] * 2]
-            for part, view in zip('qkv', parameter.split(sizes)):
-                yield public.replace('qkv_proj', f'{part}_proj'), view
-        elif name.endswith('gate_up_proj.weight'):
-            for part, view in zip(('gate', 'up'), parameter.chunk(2)):
-                yield public.replace('gate_up_proj', f'{part}_proj'), view
-        elif name in ('embed_tokens.weight', 'lm_head.weight'):
+        if name in ('embed_tokens.weight', 'lm_head.weight'):
             yield public, parameter[:config.vocab_size]
         else:
-            yield public, parameter
+            yield from unfused(public, parameter, decoder)
+
+
+def unfused(name: str, parameter: Tensor, decoder: DecoderConfig) -> Iterator[tuple[str, Tensor]]:
+    """Public keys of a decoder's parameter `name`, and the view of it that each fills."""
+    if name.endswith('qkv_proj.weight'):
+        sizes = [decoder.num_attention_heads * decoder.head_dim,
+                 *[decoder.num_key_value_heads * decoder.head_dim] * 2]
+        for part, view in zip('qkv', parameter.split(sizes)):
+            yield name.replace('qkv_proj', f'{part}_proj'), view
+    elif name.endswith('gate_up_proj.weight'):
+        for part, view in zip(('gate', 'up'), parameter.chunk(2)):
+            yield name.replace('gate_up_proj', f'{part}_proj'), view
+    else:
+        yield name, parameter
 
 
 def _public_name(name: str) -> str:
@@ -218,7 +253,7 @@ def randomise(model: Alpamayo, seed: int) -> None:
 
 
 @torch.no_grad()
-def draw_weights(model: Alpamayo, generator: torch.Generator,
+def draw_weights(model: nn.Module, generator: torch.Generator,
                  std_of: Callable[[str, Tensor], float]) -> None:
     """Draw every matrix with the standard deviation `std_of(name, it)`; norms 1, biases 0."""
     for name, parameter in model.named_parameters():
@@ -249,10 +284,15 @@ def public_tensors(model: Alpamayo) -> Iterator[tuple[str, Tensor]]:
 
 def save(model: Alpamayo, directory: Path, shard_bytes: int = 15 << 20) -> None:
     """Write the weights under their public names as safetensors shards with an index."""
+    save_tensors(public_tensors(model), directory, shard_bytes)
+
+
+def save_tensors(tensors: Iterable[tuple[str, Tensor]], directory: Path, shard_bytes: int) -> None:
+    """Write `tensors` as safetensors shards with an index."""
     from safetensors.torch import save_file
     groups: list[dict[str, Tensor]] = [{}]
     size = 0
-    for key, tensor in public_tensors(model):
+    for key, tensor in tensors:
         tensor = tensor.detach().cpu().contiguous().clone()
         if groups[-1] and size + tensor.nbytes > shard_bytes:
             groups.append({})

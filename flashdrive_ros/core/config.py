@@ -186,9 +186,9 @@ class ModelConfig:
                   'include_frame_nums': not is_r1 and raw.get('include_frame_nums', True)}
         return cls(
             name=_checked('name', own.get('name'), directory.name), model_type=model_type,
-            vision=_take(VisionConfig, _section(vlm, 'vision_config')),
+            vision=take(VisionConfig, _section(vlm, 'vision_config')),
             text=_decoder_config(text), expert=_decoder_config(expert),
-            action=_take(ActionConfig, _action(raw)), prompt=_take(PromptConfig, prompt),
+            action=take(ActionConfig, _action(raw)), prompt=take(PromptConfig, prompt),
             vocab_size=_checked('vocab_size', raw.get('vocab_size'), cls.vocab_size),
             weights_dtype=_dtype_name(raw),
             expert_non_causal_attention=_checked(
@@ -244,11 +244,11 @@ def _dtype_name(raw: dict) -> str:
 
 def _decoder_config(raw: dict) -> DecoderConfig:
     rope = _section(raw, 'rope_parameters') or _section(raw, 'rope_scaling')
-    return _take(DecoderConfig, {**raw, **{k: rope[k] for k in ('mrope_section', 'rope_theta')
+    return take(DecoderConfig, {**raw, **{k: rope[k] for k in ('mrope_section', 'rope_theta')
                                            if k in rope}})
 
 
-def _take(cls, values: dict):
+def take(cls, values: dict):
     """Build dataclass `cls` from the keys of `values` that it knows; lists become tuples."""
     return cls(**{f.name: _checked(f.name, values.get(f.name), f.default) for f in fields(cls)})
 
@@ -311,6 +311,8 @@ class EngineConfig:
     velocity_reuse       flow steps that take the velocity of the step before them instead of
                          evaluating the action expert, e.g. (3, 4, 5, 6) of 8; never step 0
     greedy               take the likeliest token; else temperature and top_p
+    drafting             'auto': reasoning is drafted while that pays, where the model has a
+                         drafter; 'on': always; 'off': never.  The tokens are the same
     nav_guidance_weight  classifier-free guidance on navigation text (Alpamayo 1.5);
                          1 is none, w mixes (1 - w) unguided + w guided velocity
     noise_temperature    factor on the initial noise of flow matching
@@ -318,6 +320,15 @@ class EngineConfig:
     recompute_labels     frame labels of a streaming step: 'keep', 'newest' or 'all'
     refresh_period_s     a full prefill at least this often; 0 never
     grid_tolerance_s     a window whose frames are this far off the 100 ms grid is a gap
+    primitives           what every plan is asked besides, such as 'boxes:1:car,pedestrian' (see
+                         `primitives/requests.py`); cameras that are not there are not asked about
+    primitives_every     only every that many-th plan is asked, the first after a reset included
+    primitive_decoding   'autoregressive', 'verified', 'direct' or 'fallback' (see
+                         `primitives/flash.py`); 'auto' takes what the drafter was trained for,
+                         'autoregressive' without one
+    max_primitive_tokens most tokens of the answer to one such question
+    box_confidence       a drafted coordinate of a box is uncertain below this probability
+    box_spread           and when likely ones lie further apart than that, in 1/1000 of the image
     """
 
     device: str = 'auto'
@@ -332,16 +343,24 @@ class EngineConfig:
     greedy: bool = False
     temperature: float = 0.6
     top_p: float = 0.98
+    drafting: str = 'auto'
     nav_guidance_weight: float = 1.0
     noise_temperature: float = 1.0
     streaming: bool = True
     recompute_labels: str = 'keep'
     refresh_period_s: float = 0.0
     grid_tolerance_s: float = 0.04
+    primitives: tuple[str, ...] = ()
+    primitives_every: int = 1
+    primitive_decoding: str = 'auto'
+    max_primitive_tokens: int = 384
+    box_confidence: float = 0.9
+    box_spread: int = 60
 
     def __post_init__(self):
         """Refuse values out of range, naming the field."""
         object.__setattr__(self, 'velocity_reuse', tuple(sorted(set(self.velocity_reuse))))
+        object.__setattr__(self, 'primitives', tuple(self.primitives))
         checks = {
             'cpu_threads': 0 <= self.cpu_threads <= 1024,
             'num_trajectories': 1 <= self.num_trajectories <= 64,
@@ -349,11 +368,18 @@ class EngineConfig:
             'max_new_tokens': 1 <= self.max_new_tokens <= 1024,
             'temperature': 0 < self.temperature <= 10,
             'top_p': 0 < self.top_p <= 1,
+            'drafting': self.drafting in ('auto', 'on', 'off'),
             'noise_temperature': 0 <= self.noise_temperature <= 10,
             'recompute_labels': self.recompute_labels in ('keep', 'newest', 'all'),
             'nav_guidance_weight': math.isfinite(self.nav_guidance_weight),
             'refresh_period_s': self.refresh_period_s >= 0,
             'grid_tolerance_s': 0 < self.grid_tolerance_s < 0.05,
+            'primitives_every': 1 <= self.primitives_every <= 1000,
+            'primitive_decoding': self.primitive_decoding in (
+                'auto', 'autoregressive', 'verified', 'direct', 'fallback'),
+            'max_primitive_tokens': 1 <= self.max_primitive_tokens <= 4096,
+            'box_confidence': 0 <= self.box_confidence <= 1,
+            'box_spread': 0 <= self.box_spread <= 1000,
             'dtype': self.dtype in ('auto', 'float32', 'bfloat16', 'float16'),
         }
         for name, holds in checks.items():

@@ -8,6 +8,7 @@ Keys reach it after k_norm and before rotation.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,6 +17,13 @@ from .config import DecoderConfig
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q [b, heads, n, d], k and v [b, kv_heads, n, d], all unrotated) -> [b, heads, n, d]."""
+
+
+class TapList(Protocol):
+    """What takes the states between the layers: a list, or something that keeps less."""
+
+    def append(self, x: Tensor, /) -> None:
+        """Take the states [b, n, hidden] before the next layer, at last those behind all."""
 
 
 class Attention(nn.Module):
@@ -38,6 +46,13 @@ class Attention(nn.Module):
         q, k, v = qkv.split((c.num_attention_heads, c.num_key_value_heads,
                              c.num_key_value_heads), 2)
         return self.q_norm(q).transpose(1, 2), self.k_norm(k).transpose(1, 2), v.transpose(1, 2)
+
+    def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [b, kv_heads, n, d] of `x` [b, n, hidden], normed, unrotated."""
+        c = self.config
+        weight = self.qkv_proj.weight[c.num_attention_heads * c.head_dim:]
+        k, v = F.linear(x, weight).view(*x.shape[:2], -1, c.head_dim).chunk(2, 2)
+        return self.k_norm(k).transpose(1, 2), v.transpose(1, 2)
 
     def merge(self, heads: Tensor) -> Tensor:
         """Output [b, n, hidden] of the attended values [b, heads, n, d]."""
@@ -92,7 +107,7 @@ class Decoder(nn.Module):
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
     def forward(self, x: Tensor, attend: Attend, deepstack: Tensor | None = None,
-                image_rows: Tensor | None = None, taps: list[Tensor] | None = None) -> Tensor:
+                image_rows: Tensor | None = None, taps: TapList | None = None) -> Tensor:
         """
         Final hidden states (normed) of `x` [b, n, hidden].
 

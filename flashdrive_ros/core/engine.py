@@ -2,7 +2,7 @@
 The engine: what happens between camera frames and a plan, in the order it happens.
 
 load -> warm up; then every step: choose what is new, encode, prefill, reason,
-act.  One thread owns an engine.
+act, draw.  One thread owns an engine.
 """
 from __future__ import annotations
 
@@ -20,11 +20,15 @@ from torch import Tensor
 from . import checkpoint, images, unicycle
 from .action import check_reuse, held_constants, integrate
 from .config import CheckpointError, EngineConfig
+from .drafter import Drafter, Taps, load_companion
+from .drafting import DraftingPolicy
+from .drawing import Drawing
 from .ego import HISTORY_POSES, EgoHistory
 from .memory import FrameMemory
 from .model import Alpamayo
-from .prompt import PromptLayout, build_layout
+from .prompt import PromptLayout, build_layout, question_ids
 from .reasoning import Reasoned, follow, generate, reason, reason_separately
+from .speculative import Draft
 from .stream import PromptStream
 from .streaming import Window, time_reason
 from .text import between
@@ -38,6 +42,7 @@ from .types import (
     DrivePlan,
     FrameSet,
     InputError,
+    Primitive,
     Reasoning,
     WindowState,
 )
@@ -50,16 +55,19 @@ MAX_LAYOUTS = 16
 class Engine:
     """A streaming VLA: `step` turns the newest frames of every camera into a `DrivePlan`."""
 
-    def __init__(self, model: Alpamayo, tokenizer: Tokenizer, config: EngineConfig):
+    def __init__(self, model: Alpamayo, tokenizer: Tokenizer, config: EngineConfig,
+                 drafter: Drafter | None = None):
         self.model, self.tokenizer, self.config = model, tokenizer, config
+        self.drafter, self.policy = drafter, DraftingPolicy()
         self.generator = torch.Generator(model.device)
-        self.plan_id = 0
+        self.plan_id = self.plans_since_reset = 0
         self.memory = FrameMemory(model, self.frames_per_camera)
         self.streams: dict[str, PromptStream] = {}
         self.layouts: dict[tuple, PromptLayout] = {}
         self.flow_observer: Callable[[VelocityField, Tensor], None] | None = None
         """Called in every step with the velocity field and its noise, for measurements."""
         self._check(config)
+        self.drawing = self._drawing(config)
         if not self.trained:
             log.warning('model %s is UNTRAINED: its plans mean nothing', self.model_name)
 
@@ -74,7 +82,8 @@ class Engine:
         device, dtype = checkpoint.resolve_device(config.device, config.dtype)
         if device.type == 'cpu':
             torch.set_num_threads(config.cpu_threads or max(1, (os.cpu_count() or 2) // 2))
-        return cls(*checkpoint.load(str(name), device, dtype), config)
+        model, tokenizer = checkpoint.load(str(name), device, dtype)
+        return cls(model, tokenizer, config, load_companion(str(name), model, config.drafting))
 
     @property
     def model_name(self) -> str:
@@ -101,6 +110,13 @@ class Engine:
         """Euler steps of flow matching."""
         return self.config.steps_of(self.model.config.action)
 
+    @property
+    def drafting_state(self) -> str:
+        """Say whether reasoning is drafted, and why not."""
+        if self.drafter is None:
+            return 'off: no drafter'
+        return self.policy.state(self.config.drafting)
+
     def configure(self, **changes) -> None:
         """
         Change settings between steps; refuses what needs a reload with `InputError`.
@@ -112,37 +128,63 @@ class Engine:
             if getattr(config, name) != getattr(self.config, name):
                 raise InputError(f'{name} can not change while a model is loaded')
         self._check(config)
-        if config.max_new_tokens != self.config.max_new_tokens:  # the caches' size
+        drawing = self._drawing(config)
+        if self._tail_slots(config) != self._tail_slots(self.config) or (
+                _sees_window(drawing) != _sees_window(self.drawing)):
             self.streams = {}
-            self.memory.invalidate('max_new_tokens changed')
-        self.config = config
+            changed = 'max_new_tokens' if config.max_new_tokens != self.config.max_new_tokens \
+                else 'primitives'
+            self.memory.invalidate(f'{changed} changed')
+        self.config, self.drawing = config, drawing
 
     def _check(self, config: EngineConfig) -> None:
+        if config.drafting == 'on' and self.drafter is None:
+            raise InputError(f'drafting is on, but {self.model_name} was loaded without a drafter')
         wrong = check_reuse(config.velocity_reuse, config.steps_of(self.model.config.action))
         if wrong:
             raise InputError(wrong)
         if config.nav_guidance_weight != 1 and self.model.config.is_r1:
             raise InputError(f'{self.model_name} (Alpamayo 1) has no guidance on navigation text')
 
+    def _drawing(self, config: EngineConfig) -> Drawing | None:
+        """What is drawn besides plans; None when nothing is."""
+        if not config.primitives:
+            return None
+        return Drawing(self.model, self.tokenizer, config, self.drafter)
+
     def reset(self, reason: str) -> None:
         """Forget all frames; what follows equals a fresh engine's output bit for bit."""
         self.memory.forget(reason)
+        self.plans_since_reset = 0
+        self.policy.reset()
 
     def warm_up(self, camera_ids=None, height: int = 1080, width: int = 1920) -> None:
         """
-        Run two windows of black frames, so that the first real step is as fast as others.
+        Run windows of black frames, so that the first real step is as fast as others.
 
-        Raises `CheckpointError` when not even these give a finite plan.
+        With a drafter, this measures what a drafted round costs.  Raises
+        `CheckpointError` when not even these give a finite plan.
         """
         cameras = camera_ids or self.camera_ids or DEFAULT_CAMERAS
         black = np.zeros((height, width, 3), np.uint8)
-        plan_id = self.plan_id
-        for t0 in (GRID_NS, 2 * GRID_NS):
+        plan_id, drafting = self.plan_id, self.config.drafting
+        pass_ms: dict[str, float] = {}
+        measures = self.drafter is not None and drafting != 'off'
+        modes = ['on', 'on', 'off', 'off'] if measures else [drafting] * 2
+        for tick, mode in enumerate(modes, 1):
+            self.configure(drafting=mode)
+            t0 = tick * GRID_NS
             ego = EgoHistory(t0, np.zeros((HISTORY_POSES, 3)), np.tile(np.eye(3), (16, 1, 1)))
             plan = self.step(FrameSet(t0, {c: CameraFrame(black, t0) for c in cameras}), ego)
             if not plan.is_finite:
                 raise CheckpointError(f'{self.model_name} plans values that are not finite for '
                                       'black frames: its weights are damaged')
+            passes = max(text.rounds for text in plan.all_reasonings)
+            pass_ms[mode] = plan.stage_times_ms['reason'] / passes
+        self.configure(drafting=drafting)
+        if measures:
+            self.policy.cost = pass_ms['on'] / pass_ms['off']
+            log.info('a drafted round takes %.2f plain steps', self.policy.cost)
         self.plan_id = plan_id
         self.reset('start')
 
@@ -209,11 +251,12 @@ class Engine:
         with clock('encode'):
             encoded = memory.encode([*history, frames])
             window, shift, why = self._choose(frames.t0_ns, layout, unguided_layout)
+        taps = self._taps(layout)
         with clock('prefill'):
             features = memory.features(window)
             history_ids = history_token_ids(ego.xyz, self.model.config.prompt, ego.rot)
             stream, hidden, computed = self._prefill('guided', layout, features, shift,
-                                                     history_ids)
+                                                     history_ids, taps)
             unguided = None
             if unguided_layout is None:
                 self.streams.pop('unguided', None)  # it would fall behind
@@ -221,14 +264,17 @@ class Engine:
                 unguided, _, _ = self._prefill('unguided', unguided_layout, features, shift,
                                                history_ids)
         with clock('reason'):
-            reasoned = self._reason(stream, hidden[-1])
+            reasoned = self._reason(stream, hidden[-1], taps)
         with clock('act'):
             trajectories = self._act(stream, unguided, reasoned, ego)
+        with clock('draw'):
+            primitives = self._draw(stream, memory.encoded[frames.t0_ns].sizes)
         state = WindowState('prefill' if shift == layout.frames else 'streaming', why,
                             window.known, layout.frames, encoded, layout.size, computed)
         memory.commit(frames.t0_ns, window, state.mode == 'prefill')
         self.plan_id += 1
-        return self._plan(frames, trajectories, reasoned, state, clock)
+        self.plans_since_reset += 1
+        return self._plan(frames, trajectories, reasoned, primitives, state, clock)
 
     def _choose(self, t0_ns, layout, unguided_layout) -> tuple[Window, int, str]:
         """Window for these frames, how many places of it are new, and why if all are."""
@@ -253,21 +299,45 @@ class Engine:
             return f'periodic refresh every {period:g} s'
         return ''
 
-    def _prefill(self, name: str, layout: PromptLayout, features, shift: int, history_ids):
+    def _taps(self, layout: PromptLayout) -> Taps | None:
+        """Collector of what the drafter reads of the prompt's end; None: this window is plain."""
+        if self.drafter is None or not self.policy.due(self.config.drafting):
+            return None
+        config = self.drafter.config
+        return Taps(config, min(config.context_len, layout.size - layout.suffix))
+
+    def _prefill(self, name: str, layout: PromptLayout, features, shift: int, history_ids,
+                 taps: Taps | None = None):
         """Bring the stream `name` up to this window; returns it, hidden states, slots computed."""
         stream = self.streams.get(name)
         if stream is None or stream.layout.size != layout.size or (
                 stream.layout.images != layout.images):
-            tail = self.config.max_new_tokens + 1
-            stream = self.streams[name] = PromptStream(self.model, layout, tail)
+            stream = self.streams[name] = PromptStream(
+                self.model, layout, self._tail_slots(self.config), self._window_drafter(name))
         stream.layout = layout
-        return stream, *stream.prefill(features, shift, history_ids, self.config.recompute_labels)
+        return stream, *stream.prefill(features, shift, history_ids, self.config.recompute_labels,
+                                       taps)
 
-    def _reason(self, stream: PromptStream, hidden: Tensor) -> Reasoned:
-        config = self.config
+    def _tail_slots(self, config: EngineConfig) -> int:
+        """Slots behind the prompt, for what is generated there and for a block of drafts."""
+        drawn = config.max_primitive_tokens if config.primitives else 0
+        block = self.drafter.config.block_size if self.drafter is not None else 0
+        return max(config.max_new_tokens, drawn) + 1 + block
+
+    def _window_drafter(self, name: str) -> Drafter | None:
+        """Return the drafter for whom the stream `name` keeps features of the prompt, if any."""
+        return self.drafter if name == 'guided' and _sees_window(self.drawing) else None
+
+    def _reason(self, stream: PromptStream, hidden: Tensor, taps: Taps | None) -> Reasoned:
+        config, draft = self.config, None
+        if taps is not None:
+            draft = Draft(self.drafter, self.drafter.fuse(taps.chosen())[0], {
+                self.tokenizer.id('cot_end'): self.tokenizer.id('traj_future_start')})
         separately = config.separate_reasonings and config.num_trajectories > 1
-        return (reason_separately if separately else reason)(
-            stream, self.tokenizer, hidden, config, self.generator)
+        reasoned = (reason_separately if separately else reason)(
+            stream, self.tokenizer, hidden, config, self.generator, draft)
+        self.policy.note(reasoned.texts)
+        return reasoned
 
     def _act(self, stream, unguided, reasoned, ego) -> unicycle.UnicycleTrajectory:
         """Flow matching from noise to controls, and the controls as trajectories."""
@@ -285,7 +355,14 @@ class Engine:
             self.flow_observer(field, noise)
         return drive(controls, ego, action)
 
-    def _plan(self, frames, trajectories, reasoned, state, clock) -> DrivePlan:
+    def _draw(self, stream, sizes) -> tuple[Primitive, ...] | None:
+        """Primitives of this plan; None when it is not asked for any."""
+        if self.drawing is None:
+            return None
+        due = self.plans_since_reset % self.config.primitives_every == 0
+        return self.drawing.draw(stream, sizes) if due else None
+
+    def _plan(self, frames, trajectories, reasoned, primitives, state, clock) -> DrivePlan:
         arrays = {name: getattr(trajectories, name).numpy() for name in (
             'xyz', 'yaw', 'speed', 'acceleration', 'curvature')}
         scores = agreement(arrays['xyz'])
@@ -295,7 +372,8 @@ class Engine:
             t0_ns=frames.t0_ns, plan_id=self.plan_id, **arrays, scores=scores, chosen=chosen,
             dt_s=self.model.config.action.dt, reasoning=texts[chosen if len(texts) > 1 else 0],
             window=state, stage_times_ms=clock.finish(), model=self.model_name,
-            trained=self.trained, all_reasonings=texts)
+            trained=self.trained, primitives=primitives or (), drawn=primitives is not None,
+            all_reasonings=texts)
 
     @torch.inference_mode()
     def ask(self, question: str) -> str:
@@ -304,19 +382,36 @@ class Engine:
 
         Raises `InputError` when no frames were seen yet or the model answers no questions.
         """
-        memory = self.memory
-        if memory.window is None:
+        if self.memory.window is None or 'guided' not in self.streams:
             raise InputError('no frames were seen yet, there is nothing to ask about')
+        stream = self.streams['guided']
+        asked = question_ids(self.model.config, self.tokenizer, question)
+        if stream.room_behind(stream.layout.suffix) < len(asked) + self.config.max_new_tokens:
+            return self._ask_separately(question)
+        with stream.branch(stream.layout.suffix):
+            hidden = stream.extend(torch.tensor(asked, device=self.model.device))
+            return self._answer(stream, hidden[-1])
+
+    def _ask_separately(self, question: str) -> str:
+        """Answer a question that does not fit behind the images, in a prompt of its own."""
         seen = self.streams['guided'].layout
         layout = build_layout(self.model.config, self.tokenizer, seen.camera_ids, seen.grids,
                               question=question)
-        features = memory.features(memory.window)
         other = PromptStream(self.model, layout, self.config.max_new_tokens + 1)
-        hidden, _ = other.prefill(features, layout.frames, None)
-        allowed = self.model.allowed_tokens(trajectory_tokens=True)
-        ids, _ = generate(other, hidden[-1], self.config, self.generator, allowed,
+        hidden, _ = other.prefill(self.memory.features(self.memory.window), layout.frames, None)
+        return self._answer(other, hidden[-1])
+
+    def _answer(self, stream: PromptStream, hidden: Tensor) -> str:
+        ids, _ = generate(stream, hidden, self.config, self.generator,
+                          self.model.allowed_tokens(trajectory_tokens=True),
                           last=self.tokenizer.id('answer_end'), end=self.tokenizer.id('im_end'))
         return between(self.tokenizer.decode(ids), 'answer')
+
+
+def _sees_window(drawing: Drawing | None) -> bool:
+    """Say whether a drafter draws that sees all of the prompt."""
+    drafter = drawing and drawing.decoder.drafter
+    return drafter is not None and drafter.config.window_context
 
 
 def agreement(xyz: np.ndarray) -> np.ndarray:
@@ -351,7 +446,7 @@ class StageClock:
 
     def finish(self) -> dict[str, float]:
         """Times by stage, and the total."""
-        return self.times | {'draw': 0.0, 'total': (time.perf_counter() - self.began) * 1e3}
+        return self.times | {'total': (time.perf_counter() - self.began) * 1e3}
 
 
 def window_seed(seed: int, t0_ns: int) -> int:

@@ -28,6 +28,7 @@ DISPLAY_NAMES = {
 SYSTEM = 'You are a driving assistant that generates safe and accurate actions.'
 REQUEST = ('output the chain-of-thought reasoning of the driving process, '
            'then output the future trajectory.')
+_TURN = '<|im_end|>\n<|im_start|>assistant\n'
 IMAGE = '<|vision_start|><|image_pad|><|vision_end|>'
 
 
@@ -97,17 +98,38 @@ def prompt_text(config: ModelConfig, camera_ids, nav_text: str = '',
         for frame in range(prompt.frames_per_camera):
             body += (f'frame {frame} ' if prompt.include_frame_nums else '') + IMAGE
     if question is not None:
-        body += f'<|question_start|>{question}<|question_end|>'
-        opening = '<|answer_start|>'
+        ending = question_text(question)
     else:
         history = '<|traj_history|>' * prompt.tokens_per_history_traj
         body += f'<|traj_history_start|>{history}<|traj_history_end|>'
         if nav_text and not config.is_r1:
             body += f'<|route_start|>{nav_text}<|route_end|>'
-        body += REQUEST
-        opening = '<|cot_start|>'
-    return (f'<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n{body}<|im_end|>\n'
-            f'<|im_start|>assistant\n{opening}')
+        ending = f'{REQUEST}{_TURN}<|cot_start|>'
+    return f'<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n{body}{ending}'
+
+
+def question_text(question: str) -> str:
+    """Prompt behind the last image when a question is asked; it begins with a marker."""
+    return f'<|question_start|>{question}<|question_end|>{_TURN}<|answer_start|>'
+
+
+def question_ids(config: ModelConfig, tokenizer: Tokenizer, question: str) -> list[int]:
+    """
+    Tokens of the prompt from `suffix` on when `question` is asked.
+
+    Raises `InputError` for text that is too long or holds added tokens, or a question to a
+    model that answers none.
+    """
+    _refuse(tokenizer, 'question', question)
+    if config.is_r1:
+        raise InputError(f'{config.name} (Alpamayo 1) answers no questions')
+    return tokenizer.encode(question_text(question))
+
+
+def _refuse(tokenizer: Tokenizer, kind: str, text: str) -> None:
+    refuse_free_text(kind, text)
+    if tokenizer.holds_added(text):
+        raise InputError(f'{kind} must not hold marker tokens: {text!r}')
 
 
 def build_layout(config: ModelConfig, tokenizer: Tokenizer, camera_ids, grids, *,
@@ -119,12 +141,9 @@ def build_layout(config: ModelConfig, tokenizer: Tokenizer, camera_ids, grids, *
     tokens of each camera's images.  Raises `InputError` for text that is too
     long or holds added tokens, or a question to a model that answers none.
     """
-    for kind, text in (('navigation text', nav_text), ('question', question or '')):
-        refuse_free_text(kind, text)
-        if tokenizer.holds_added(text):
-            raise InputError(f'{kind} must not hold marker tokens: {text!r}')
-    if config.is_r1 and question is not None:
-        raise InputError(f'{config.name} (Alpamayo 1) answers no questions')
+    _refuse(tokenizer, 'navigation text', nav_text)
+    if question is not None:
+        question_ids(config, tokenizer, question)
     ids = np.asarray(tokenizer.encode(prompt_text(config, camera_ids, nav_text, question)))
     frames = config.prompt.frames_per_camera
     per_image = [grid for grid in grids for _ in range(frames)]

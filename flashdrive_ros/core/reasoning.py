@@ -6,7 +6,7 @@ The trajectory-start token is forwarded too: the action expert attends to it
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ from torch import Tensor
 from .branches import BranchTails
 from .config import EngineConfig
 from .model import Alpamayo
-from .sampling import choose
+from .sampling import choose, draw_uniforms, next_logits
+from .speculative import Draft, Generation, speculate_one, speculate_separately
 from .stream import PromptStream
 from .text import between, without_markers
 from .tokenizer import Tokenizer
@@ -38,21 +39,23 @@ class Reasoned:
     tails: BranchTails | None = None
 
 
-def next_logits(model: Alpamayo, hidden: Tensor, allowed: Tensor) -> Tensor:
-    """Logits [..., padded vocabulary] in float32 with forbidden tokens at -inf."""
-    return model.lm_head(hidden).float().masked_fill(~allowed, -torch.inf)
-
-
 def reason(stream: PromptStream, tokenizer: Tokenizer, hidden: Tensor, config: EngineConfig,
-           generator: torch.Generator) -> Reasoned:
+           generator: torch.Generator, draft: Draft | None = None) -> Reasoned:
     """One reasoning after the prompt whose last hidden state [hidden] is given."""
-    ids, stop = generate(stream, hidden, config, generator,
-                         stream.model.allowed_tokens(trajectory_tokens=False),
-                         last=tokenizer.id('traj_future_start'), end=tokenizer.id('im_end'))
-    if stop == 'end_token':
-        stream.extend(torch.tensor(ids[-1:], device=stream.model.device))
-    return Reasoned((written(tokenizer, ids, stop),), (stream.layout.size + len(ids),),
-                    (stream.length,))
+    row = Generation(_ends(tokenizer), config.max_new_tokens)
+    write(stream, row, hidden, config, generator,
+          stream.model.allowed_tokens(trajectory_tokens=False), draft)
+    end = stream.layout.size + len(row.ids)
+    visible = end if row.stop == 'end_token' else end - 1
+    if stream.length < visible:
+        stream.extend(torch.tensor(row.ids[-1:], device=stream.model.device))
+    stream.truncate(visible)
+    return Reasoned((_reasoning(tokenizer, row),), (end,), (visible,))
+
+
+def _ends(tokenizer: Tokenizer) -> dict[int, str]:
+    """Tokens that end a reasoning, and what `Reasoning.stop_reason` calls them."""
+    return {tokenizer.id('traj_future_start'): 'end_token', tokenizer.id('im_end'): 'im_end'}
 
 
 def generate(stream: PromptStream, hidden: Tensor, config: EngineConfig,
@@ -63,40 +66,64 @@ def generate(stream: PromptStream, hidden: Tensor, config: EngineConfig,
 
     Returns the ids and 'end_token' (`last`), 'im_end' (`end`) or 'length'.
     """
-    ids: list[int] = []
-    while True:
-        token = choose(next_logits(stream.model, hidden, allowed), config, generator)
-        ids.append(int(token))
-        if ids[-1] in (last, end):
-            return ids, 'end_token' if ids[-1] == last else 'im_end'
-        if len(ids) >= config.max_new_tokens:
-            return ids, 'length'
-        hidden = stream.extend(token.view(1))[-1]
+    row = Generation({end: 'im_end', last: 'end_token'}, config.max_new_tokens)
+    write(stream, row, hidden, config, generator, allowed)
+    return row.ids, row.stop
+
+
+def write(stream: PromptStream, row: Generation, hidden: Tensor, config: EngineConfig,
+          generator: torch.Generator, allowed: Tensor, draft: Draft | None = None) -> None:
+    """
+    Fill `row` with the tokens after the prompt whose last hidden state is given.
+
+    Afterwards the stream holds all but the last of them; drafted, it may hold that too.
+    """
+    draws = draw_uniforms(row.limit, generator=generator)
+    row.take(int(choose(next_logits(stream.model, hidden, allowed), config, draws[0])))
+    if draft is not None:
+        speculate_one(stream, draft, row, config, draws[None], allowed)
+        return
+    while not row.stop:
+        token = torch.tensor(row.ids[-1:], device=hidden.device)
+        logits = next_logits(stream.model, stream.extend(token)[-1], allowed)
+        row.take(int(choose(logits, config, draws[len(row.ids)])))
 
 
 def reason_separately(stream: PromptStream, tokenizer: Tokenizer, hidden: Tensor,
-                      config: EngineConfig, generator: torch.Generator) -> Reasoned:
+                      config: EngineConfig, generator: torch.Generator,
+                      draft: Draft | None = None) -> Reasoned:
     """K reasonings of their own after one shared prompt, decoded as a batch."""
-    model, samples = stream.model, config.num_trajectories
-    tails = BranchTails(stream.cache, samples, config.max_new_tokens)
+    model, samples, limit = stream.model, config.num_trajectories, config.max_new_tokens
+    tails = BranchTails(stream.cache, samples, limit + (draft.block_size if draft else 0))
     allowed = model.allowed_tokens(trajectory_tokens=False)
-    stop_names = {tokenizer.id('traj_future_start'): 'end_token', tokenizer.id('im_end'): 'im_end'}
-    hidden = hidden.expand(samples, -1)
-    ids: list[list[int]] = [[] for _ in range(samples)]
-    stops = [''] * samples
-    while not all(stops):
-        tokens = choose(next_logits(model, hidden, allowed), config, generator)
-        for k, token in enumerate(tokens.tolist()):
-            if not stops[k]:
-                ids[k].append(token)
-                at_limit = 'length' if len(ids[k]) == config.max_new_tokens else ''
-                stops[k] = stop_names.get(token, at_limit)
+    draws = draw_uniforms(samples, limit, generator=generator)
+    rows = [Generation(_ends(tokenizer), limit) for _ in range(samples)]
+    tokens = choose(next_logits(model, hidden.expand(samples, -1), allowed), config, draws[:, 0])
+    for row, token in zip(rows, tokens.tolist()):
+        row.take(token)
+    if draft is not None:
+        speculate_separately(tails, model, draft, rows, config, draws, allowed)
+    else:
+        _one_by_one(tails, model, rows, tokens, config, draws, allowed)
+    size = stream.layout.size
+    lengths = [len(row.ids) for row in rows]
+    visible = tuple(size + n - (row.stop != 'end_token') for n, row in zip(lengths, rows))
+    return Reasoned(tuple(_reasoning(tokenizer, row) for row in rows),
+                    tuple(size + n for n in lengths), visible, tails)
+
+
+def _one_by_one(tails: BranchTails, model: Alpamayo, rows: list[Generation], tokens: Tensor,
+                config: EngineConfig, draws: Tensor, allowed: Tensor) -> None:
+    """Continue `rows`, whose first `tokens` [K] are known, a token each per pass."""
+    while True:
         hidden = model.language_model(model.embed_tokens(tokens)[:, None], tails.attend)[:, 0]
         tails.length += 1
-    size = stream.layout.size
-    visible = tuple(size + len(i) - (stop != 'end_token') for i, stop in zip(ids, stops))
-    return Reasoned(tuple(written(tokenizer, i, stop) for i, stop in zip(ids, stops)),
-                    tuple(size + len(i) for i in ids), visible, tails)
+        if all(row.stop for row in rows):
+            return
+        tokens = choose(next_logits(model, hidden, allowed), config, draws[:, tails.length])
+        for row, token in zip(rows, tokens.tolist()):
+            if not row.stop:
+                row.take(token)
 
 
 def follow(stream: PromptStream, reasoned: Reasoned) -> Reasoned:
@@ -119,3 +146,11 @@ def written(tokenizer: Tokenizer, ids: list[int], stop: str) -> Reasoning:
     """Reasoning of generated `ids`, which ended as `stop` says."""
     text = without_markers(between(tokenizer.decode(ids), 'cot'))
     return Reasoning(text=text, token_ids=tuple(ids), rounds=len(ids), stop_reason=stop)
+
+
+def _reasoning(tokenizer: Tokenizer, row: Generation) -> Reasoning:
+    """Reasoning of a finished row, with what drafting did for it."""
+    plain = written(tokenizer, row.ids, row.stop)
+    if not row.rounds:
+        return plain
+    return replace(plain, drafted=row.drafted, accepted=row.accepted, rounds=row.rounds)

@@ -1,13 +1,16 @@
 """One prompt that slides along in time: its layout, its cache, and how to advance both."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .attention import PromptAttention, TailAttention
+from .decoder import TapList
+from .drafter import Drafter, Taps
 from .kv_cache import KVCache
 from .model import Alpamayo
 from .prompt import PromptLayout
@@ -21,19 +24,24 @@ class PromptStream:
 
     `prefill` computes what a window needs and drops the generated tokens of the
     last one; `extend` appends tokens.  `length` counts the slots that are valid.
+    With a `drafter` that sees the whole prompt, its features of every slot are kept
+    as well, and slide along.
     """
 
-    def __init__(self, model: Alpamayo, layout: PromptLayout, tail_slots: int):
-        self.model, self.layout = model, layout
+    def __init__(self, model: Alpamayo, layout: PromptLayout, tail_slots: int,
+                 drafter: Drafter | None = None):
+        self.model, self.layout, self.drafter = model, layout, drafter
         self.cache = KVCache(model.config.text, layout.size, tail_slots, model.dtype, model.device)
         tail = layout.next_position + np.arange(tail_slots)
         positions = np.concatenate((layout.positions, np.broadcast_to(tail, (3, tail_slots))), 1)
         self.cache.set_positions(torch.from_numpy(positions).to(model.device))
         self.length = 0
+        self.features = None if drafter is None else torch.zeros(
+            layout.size, model.config.text.hidden_size, dtype=model.dtype, device=model.device)
 
     def prefill(self, features: Sequence[Sequence[ImageFeatures]], shift: int,
                 history_ids: np.ndarray | None, labels: str = 'keep',
-                taps: list[Tensor] | None = None) -> tuple[Tensor, int]:
+                taps: TapList | None = None) -> tuple[Tensor, int]:
         """
         Compute a window; returns the final hidden states [n, hidden] and n.
 
@@ -55,7 +63,10 @@ class PromptStream:
         blocks = new_blocks(layout, min(shift, layout.frames))
         images = ImageFeatures.cat([features[v][f] for v, f in blocks]) if blocks else None
         rows = np.searchsorted(slots, layout.image_token_slots(blocks)) if blocks else None
-        hidden = self._forward(ids[slots], slots, images, rows, taps)
+        own = None if self.drafter is None else Taps(self.drafter.config)
+        hidden = self._forward(ids[slots], slots, images, rows, _both(own, taps))
+        if own is not None:
+            self._keep_features(slots, own)
         self.length = layout.size
         return hidden, len(slots)
 
@@ -70,7 +81,16 @@ class PromptStream:
         attend = PromptAttention(self.cache, torch.from_numpy(slots).to(model.device))
         return model.language_model(x[None], attend, deepstack, rows, taps)[0]
 
-    def extend(self, token_ids: Tensor, taps: list[Tensor] | None = None) -> Tensor:
+    def _keep_features(self, slots, taps: Taps) -> None:
+        fused = self.drafter.fuse(taps.chosen())[0]
+        rows = self.cache.table[torch.from_numpy(slots).to(self.model.device)]
+        self.features.index_copy_(0, rows, fused.to(self.features.dtype))
+
+    def prompt_features(self) -> Tensor:
+        """The drafter's features [S, hidden] of the prompt's slots, in slot order."""
+        return self.features[self.cache.table]
+
+    def extend(self, token_ids: Tensor, taps: TapList | None = None) -> Tensor:
         """Append `token_ids` [n] and return their final hidden states [n, hidden]."""
         attend = TailAttention(self.cache, self.length, len(token_ids))
         x = self.model.embed_tokens(token_ids)[None]
@@ -81,3 +101,41 @@ class PromptStream:
     def truncate(self, length: int) -> None:
         """Drop the tokens from slot `length` on."""
         self.length = length
+
+    def room_behind(self, slot: int) -> int:
+        """Tokens that may be written from `slot` on."""
+        return self.cache.capacity - slot
+
+    @contextmanager
+    def branch(self, slot: int) -> Iterator[None]:
+        """
+        Write something else from `slot` on; afterwards the stream is as it was.
+
+        Positions depend on the slot alone, so what is written here is what a prompt
+        that is equal up to `slot` would have there.
+        """
+        behind = slice(slot, None)
+        keys, values = (t[:, :, behind].clone() for t in (self.cache.k, self.cache.v))
+        length, self.length = self.length, slot
+        try:
+            yield
+        finally:
+            self.cache.k[:, :, behind], self.cache.v[:, :, behind] = keys, values
+            self.length = length
+
+
+class _Pair:
+    """Two collectors of the states of one pass."""
+
+    def __init__(self, *taps: TapList):
+        self.taps = taps
+
+    def append(self, x: Tensor) -> None:
+        for taps in self.taps:
+            taps.append(x)
+
+
+def _both(one: TapList | None, other: TapList | None) -> TapList | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return _Pair(one, other)

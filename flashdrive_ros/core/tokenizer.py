@@ -85,6 +85,10 @@ class Tokenizer:
             raise CheckpointError(f'{name} is not a tokenizer: {error}') from None
         return cls(backend, config)
 
+    def lacks(self, listed) -> list[str]:
+        """Tokens of `listed` (ranges as in `expand_tokens`) that are not in the vocabulary."""
+        return [t for t in expand_tokens(listed) if self.backend.token_to_id(t) is None]
+
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, in which markers may be written out."""
         return self.backend.encode(text, add_special_tokens=False).ids

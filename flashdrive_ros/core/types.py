@@ -174,8 +174,9 @@ class DrivePlan:
     curvature     [K, N] 1/m           scores        [K], higher is better
 
     `trained` is False while the model's weights are random: such a plan must
-    never reach a vehicle.  `stage_times_ms` has encode, prefill, reason, draw,
-    act and total.
+    never reach a vehicle.  `stage_times_ms` has encode, prefill, reason, act,
+    draw and total.  `primitives` are those that `EngineConfig.primitives` asks for;
+    `drawn` is False for a plan that was not asked for any.
     """
 
     t0_ns: int
@@ -194,6 +195,7 @@ class DrivePlan:
     model: str
     trained: bool
     primitives: tuple[Primitive, ...] = ()
+    drawn: bool = False
     features: PlanFeatures | None = None
     all_reasonings: tuple[Reasoning, ...] = ()
 

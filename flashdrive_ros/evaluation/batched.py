@@ -23,8 +23,8 @@ from ..core.action import integrate
 from ..core.config import CheckpointError, EngineConfig
 from ..core.engine import agreement, window_seed
 from ..core.prompt import PromptLayout, build_layout
-from ..core.reasoning import next_logits, written
-from ..core.sampling import probabilities
+from ..core.reasoning import written
+from ..core.sampling import choose, draw_uniforms, next_logits
 from ..core.trajectories import draw_noise
 from ..core.trajectory_tokens import history_token_ids
 from ..core.types import DrivePlan, InputError, WindowState
@@ -191,15 +191,17 @@ class BatchedEngine:
         allowed = model.allowed_tokens(trajectory_tokens=False)
         ids: list[list[int]] = [[] for _ in generators]
         stops = [''] * len(ids)
+        draws = torch.stack([draw_uniforms(config.max_new_tokens, generator=g)
+                             for g in generators]).to(model.device)
         while not all(stops):
-            tokens = _choose(next_logits(model, hidden, allowed), config, generators, stops)
-            for b, token in enumerate(tokens):
+            step = max(map(len, ids))
+            tokens = choose(next_logits(model, hidden, allowed), config, draws[:, step])
+            for b, token in enumerate(tokens.tolist()):
                 if not stops[b]:
                     ids[b].append(token)
                     at_limit = 'length' if len(ids[b]) == config.max_new_tokens else ''
                     stops[b] = ends.get(token, at_limit)
-            x = model.embed_tokens(torch.tensor(tokens, device=model.device))
-            hidden = model.language_model(x[:, None], tail)[:, 0]
+            hidden = model.language_model(model.embed_tokens(tokens)[:, None], tail)[:, 0]
             tail.length += 1
         return ids, stops
 
@@ -269,20 +271,3 @@ def _stacked(streams: Sequence[Stream]) -> Keys:
     layers = range(len(streams[0].raw))
     return Keys([torch.stack([s.raw[i] for s in streams]) for i in layers], [],
                 [torch.stack([s.v[i] for s in streams]) for i in layers])
-
-
-def _choose(logits: Tensor, config: EngineConfig, generators, stops) -> list[int]:
-    """
-    One token a row; rows that have stopped draw nothing more.
-
-    The tokens that `torch.multinomial` gives on a CPU: that divides by
-    exponential draws and takes the largest.
-    """
-    if config.greedy:
-        return logits.argmax(-1).tolist()
-    probs = probabilities(logits, config.temperature, config.top_p)
-    draws = torch.ones(probs.shape, pin_memory=probs.is_cuda)
-    for row, generator, stop in zip(draws, generators, stops):
-        if not stop:
-            row.exponential_(generator=generator)
-    return (probs / draws.to(probs.device, non_blocking=True)).argmax(-1).tolist()

@@ -137,7 +137,7 @@ class DriveNode(LifecycleNodeMixin, Node):
             FrameSelector(topics, round(p['camera_tolerance_s'] * NANOSECONDS)),
             lambda camera, cdr: transport.read(names[camera], cdr),
             window=engine.frames_per_camera)
-        self._outputs = PlanOutputs(self, p['base_frame'])
+        self._outputs = PlanOutputs(self, p['base_frame'], tuple(topics), self._report)
         self._listening = Subscriptions(self, self._data, self._report, self._deaf)
         subscribe = self._listening.add
         camera_qos = qos.camera(p['camera_reliability'], p['camera_depth'])
@@ -145,6 +145,7 @@ class DriveNode(LifecycleNodeMixin, Node):
             # raw: only frames that are chosen are ever read
             subscribe(transport.message_type, topic,
                       functools.partial(self._on_image, inputs, camera), camera_qos, raw=True)
+        self._outputs.calibration.subscribe(subscribe, topics)
         subscribe(Odometry, 'odometry', functools.partial(self._on_odometry, inputs),
                   qos.ODOMETRY)
         subscribe(String, 'nav_text', lambda m: inputs.set_nav_text(m.data), qos.TEXT)
@@ -256,6 +257,7 @@ class DriveNode(LifecycleNodeMixin, Node):
             self._report('plan', InputError(why))
         elif self._active and outputs is not None:
             outputs.publish(plan, step_input)
+            self.health.drafting = self._worker.engine.drafting_state
             self.health.published(plan, step_input)
             if plan.window.reason:
                 self.get_logger().info(f'whole window computed: {plan.window.reason}',

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
-from ..core.types import CAMERA_NAMES, DrivePlan
+from ..core.types import CAMERA_NAMES, DrivePlan, Reasoning
 from .inputs import StepInput, StepInputs
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
@@ -32,6 +32,14 @@ def _text(value) -> str:
     return f'{value:.3g}' if isinstance(value, float) else str(value)
 
 
+def _decoding(reasoning: Reasoning) -> dict:
+    """How the words of a plan were decoded."""
+    tokens = len(reasoning.token_ids)
+    return {'tokens': tokens, 'rounds': reasoning.rounds, 'drafted': reasoning.drafted,
+            'accepted': reasoning.accepted,
+            'tokens per round': tokens / reasoning.rounds if reasoning.rounds else 0.0}
+
+
 class DriveHealth:
     """State of one drive node, filled from its callbacks and its worker."""
 
@@ -42,6 +50,8 @@ class DriveHealth:
         self.engine_state = 'not loaded'
         self.engine_error = ''
         self.trained = True
+        self.drafting = ''
+        """Whether the engine drafts its reasoning, and why not."""
         self.topics: dict[int | str, str] = {}
         self.counts: Counter = Counter()
         self._clock = clock
@@ -50,6 +60,8 @@ class DriveHealth:
         self._problem_s = float('-inf')
         self._plan: DrivePlan | None = None
         self._plan_s = float('-inf')
+        self._drawing: DrivePlan | None = None
+        self._paths: Counter = Counter()
         self._skew_ms = self._image_ms = 0.0
         self._incompatible: dict[str, str] = {}
         self.rivals = 0
@@ -63,6 +75,8 @@ class DriveHealth:
             self.timeout_s = timeout_s
             self.engine_state, self.engine_error = 'loading', ''
             self._plan, self._plan_s = None, float('-inf')
+            self._drawing = None
+            self._paths.clear()
             self._problem, self._problem_s = '', float('-inf')
             self._incompatible.clear()
 
@@ -77,6 +91,9 @@ class DriveHealth:
             self._skew_ms = step_input.frames.skew_ns / 1e6
             self._image_ms = step_input.image_ms
             self.counts['plans'] += 1
+            if plan.drawn:
+                self._drawing = plan
+                self._paths.update(p.decode_path for p in plan.primitives)
 
     @property
     def last_t0_ns(self) -> int:
@@ -140,9 +157,7 @@ class DriveHealth:
                 'age_s': now - self._plan_s, 'plan_id': self._plan.plan_id,
                 'window': window.mode, 'window reason': window.reason,
                 'frames known': f'{window.frames_known}/{window.frames_per_camera}',
-                'tokens': len(self._plan.reasoning.token_ids),
-                'drafted': self._plan.reasoning.drafted,
-                'accepted': self._plan.reasoning.accepted,
+                **_decoding(self._plan.reasoning), 'drafting': self.drafting, **self._drawn(),
                 'skew_ms': self._skew_ms, 'image_ms': self._image_ms,
                 **{f'{k}_ms': float(v) for k, v in self._plan.stage_times_ms.items()}}
         if inputs is not None:
@@ -159,6 +174,13 @@ class DriveHealth:
         if not self.trained:
             return status(f'{self.name}: plan', WARN, 'plans of an untrained model', values)
         return status(f'{self.name}: plan', OK, 'publishing', values)
+
+    def _drawn(self) -> dict:
+        """What plans drew, by the way in which it was decoded, since the model was loaded."""
+        if self._drawing is None:
+            return {}
+        return {'primitives': len(self._drawing.primitives),
+                **{f'primitives {path}': n for path, n in sorted(self._paths.items())}}
 
     def _engine_status(self) -> DiagnosticStatus:
         if self.engine_error:

@@ -1,5 +1,12 @@
-"""The topics on which a plan goes out; all under the node's name."""
+"""
+The topics on which a plan goes out; all under the node's name.
+
+What was drawn goes out with the plans that were asked for it: none of these messages means
+that nothing was asked, an empty one that nothing was found.
+"""
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 from nav_msgs.msg import Path
 from std_msgs.msg import String
@@ -7,10 +14,12 @@ from visualization_msgs.msg import MarkerArray
 
 from flashdrive_ros import msg
 
-from ..core.types import DrivePlan
-from . import qos
+from ..core.types import CAMERA_NAMES, DrivePlan
+from . import detections, qos
+from .annotations import AnnotatedImages, Calibration
 from .inputs import StepInput
-from .messages import PlanMarkers, path_message, plan_message
+from .markers import PlanMarkers
+from .messages import header_of, path_message, plan_message
 
 TOPICS = {
     'plan': msg.DrivePlan,
@@ -24,31 +33,57 @@ TOPICS = {
 }
 
 
+def _detection_topics(cameras: Sequence[int]) -> dict[str, type]:
+    if not detections.INSTALLED:
+        return {}
+    images = {f'detections/{CAMERA_NAMES[c]}': detections.vision.Detection2DArray
+              for c in cameras}
+    return {**images, 'detections_3d': detections.vision.Detection3DArray}
+
+
 class PlanOutputs:
     """Publishers of one configuration; silent while the node is not active."""
 
-    def __init__(self, node, frame_id: str):
+    def __init__(self, node, frame_id: str, cameras: Sequence[int],
+                 report: Callable[[str, Exception], None]):
         self._node = node
         self._frame_id = frame_id
+        self._cameras = cameras
         self._markers = PlanMarkers()
+        self.calibration = Calibration(frame_id)
+        """Of the cameras; whoever subscribes for the node fills it."""
+        self._annotated = AnnotatedImages(node, self.calibration, cameras, report)
         self._publishers = {
             name: node.create_lifecycle_publisher(kind, f'~/{name}', qos.PLAN)
-            for name, kind in TOPICS.items()}
+            for name, kind in {**TOPICS, **_detection_topics(cameras)}.items()}
 
     def publish(self, plan: DrivePlan, step_input: StepInput):
         """Publish everything of one plan, the plan itself first."""
         message = plan_message(
             plan, self._frame_id, image_ms=step_input.image_ms,
-            now_ns=self._node.get_clock().now().nanoseconds, skew_ns=step_input.frames.skew_ns)
+            now_ns=self._node.get_clock().now().nanoseconds, skew_ns=step_input.frames.skew_ns,
+            image_frame=self.calibration.frame_id)
         chosen = message.trajectories[message.chosen_index]
         self._send('plan', message)
         self._send('trajectory', chosen)
         self._send('path', path_message(chosen))
-        self._send('primitives', message.primitives)
         self._send('reasoning', String(data=message.reasoning.text))
         self._send('reasoning_stamped', message.reasoning)
         self._send('stage_latency', message.latency)
         self._send('markers', self._markers.of(plan, message))
+        if plan.drawn:
+            self._send('primitives', message.primitives)
+            self._send_detections(plan)
+        self._annotated.offer(plan, step_input.frames)
+
+    def _send_detections(self, plan: DrivePlan):
+        if detections.INSTALLED:
+            for camera in self._cameras:
+                header = header_of(plan, self.calibration.frame_id(camera))
+                self._send(f'detections/{CAMERA_NAMES[camera]}', detections.image_detections(
+                    plan.primitives, camera, header))
+            self._send('detections_3d', detections.space_detections(
+                plan.primitives, header_of(plan, self._frame_id)))
 
     def clear(self):
         """Remove what viewers show of earlier plans."""
@@ -56,6 +91,7 @@ class PlanOutputs:
 
     def destroy(self):
         """Close the topics."""
+        self._annotated.destroy()
         for publisher in self._publishers.values():
             self._node.destroy_lifecycle_publisher(publisher)
         self._publishers = {}

@@ -16,8 +16,8 @@ from flashdrive_ros.msg import DrivePlan, VisualPrimitiveArray
 from ..core.ego import quaternion_to_matrix
 from ..core.types import CAMERA_NAMES, InputError
 from ..recording.bag import stamp_ns
+from ..recording.calibration import camera_info_of, transforms_of
 from ..recording.plans import plan_of, primitives_of
-from ..recording.recording import camera_info_of, transforms_of
 from ..view import draw
 from ..view.camera import camera_view
 from ..view.rerun_log import RerunLog

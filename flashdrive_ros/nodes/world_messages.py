@@ -4,11 +4,10 @@ from __future__ import annotations
 import array
 from collections import defaultdict
 
-import cv2
 import numpy as np
 from geometry_msgs.msg import Quaternion, Transform, TransformStamped, Vector3
 from nav_msgs.msg import Odometry
-from sensor_msgs.msg import CameraInfo, CompressedImage, Image
+from sensor_msgs.msg import CameraInfo, Image
 from std_msgs.msg import Header
 
 from flashdrive_ros import msg
@@ -25,14 +24,6 @@ def raw_image(header: Header, image: np.ndarray) -> Image:
     height, width = image.shape[:2]
     return Image(header=header, height=height, width=width, encoding='rgb8', is_bigendian=0,
                  step=3 * width, data=array.array('B', image.tobytes()))
-
-
-def compressed_image(header: Header, image: np.ndarray, quality: int) -> CompressedImage:
-    """JPEG message of RGB uint8 [H, W, 3]."""
-    _, jpeg = cv2.imencode('.jpg', cv2.cvtColor(image, cv2.COLOR_RGB2BGR),
-                           [cv2.IMWRITE_JPEG_QUALITY, quality])
-    return CompressedImage(header=header, format='rgb8; jpeg compressed bgr8',
-                           data=array.array('B', jpeg.tobytes()))
 
 
 def camera_info(header: Header, camera: Camera) -> CameraInfo:

@@ -30,7 +30,7 @@ from ..world.navigation import navigation_text
 from ..world.vehicle import from_map, to_map
 from . import qos
 from . import world_messages as convert
-from .messages import stamp, stamp_ns
+from .messages import compressed_image, stamp, stamp_ns
 from .parameters import NodeParameters, ParameterSpec
 from .process import run_to_end
 
@@ -213,7 +213,7 @@ class WorldNode(Node):
             if i in self._images:
                 self._images[i].publish(convert.raw_image(header, image))
             if i in self._jpegs:
-                self._jpegs[i].publish(convert.compressed_image(
+                self._jpegs[i].publish(compressed_image(
                     header, image, self.parameters['jpeg_quality']))
             self._infos[i].publish(convert.camera_info(header, self.rig[i]))
         header = Header(stamp=now, frame_id=self._base)

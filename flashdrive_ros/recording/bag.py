@@ -1,6 +1,7 @@
 """Open a rosbag2 (mcap or sqlite3) with errors that name it; look at CDR without decoding it."""
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from .definitions import reading_store
 IMAGE_TYPES = ('sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage')
 ODOMETRY_TYPE = 'nav_msgs/msg/Odometry'
 PLAN_TYPE = 'flashdrive_ros/msg/DrivePlan'
+
+OUTPUT = re.compile(r'.*/(drive|annotated|detections)/.*')
+"""Topics of a drive node, whose types inputs have as well."""
 
 
 class BagError(UserError):

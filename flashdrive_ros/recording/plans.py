@@ -12,12 +12,17 @@ STAGES = ('encode', 'prefill', 'reason', 'draw', 'act')
 
 @dataclass(frozen=True)
 class DrawnPrimitive:
-    """One visual primitive; `values` [n, dimension], `camera_id` -1 when metric."""
+    """
+    One visual primitive; `values` [n, dimension], `camera_id` -1 when metric.
+
+    `decode_path` as in VisualPrimitive.msg.
+    """
 
     type: str
     label: str
     camera_id: int
     values: np.ndarray
+    decode_path: str = ''
 
 
 @dataclass(frozen=True)
@@ -95,5 +100,5 @@ def primitives_of(message) -> tuple[DrawnPrimitive, ...]:
     """Primitives of a VisualPrimitiveArray that hold values of a known size."""
     return tuple(
         DrawnPrimitive(p.type, p.label, p.camera_id,
-                       np.array(p.values, float).reshape(-1, p.dimension))
+                       np.array(p.values, float).reshape(-1, p.dimension), p.decode_path)
         for p in message.primitives if p.dimension and len(p.values) % p.dimension == 0)

@@ -13,6 +13,7 @@ from ..core.types import CAMERA_NAMES
 from .bag import (
     IMAGE_TYPES,
     ODOMETRY_TYPE,
+    OUTPUT,
     PLAN_TYPE,
     BagError,
     describe_topics,
@@ -21,6 +22,7 @@ from .bag import (
     stamp_ns,
     topics_of,
 )
+from .calibration import CameraInfo, camera_info_of, transforms_of
 from .plans import DrawnPrimitive, RecordedPlan, plan_of, primitives_of
 
 BOXES_TYPE = 'flashdrive_ros/msg/VisualPrimitiveArray'
@@ -42,18 +44,6 @@ class CameraTrack:
     def camera_id(self) -> int | None:
         """Alpamayo's number of the camera, None for a name it doesn't know."""
         return next((i for i, name in CAMERA_NAMES.items() if name == self.name), None)
-
-
-@dataclass(frozen=True)
-class CameraInfo:
-    """Intrinsics of one camera as published: K [3, 3], distortion and size in pixels."""
-
-    frame_id: str
-    width: int
-    height: int
-    k: np.ndarray
-    model: str
-    d: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -124,7 +114,7 @@ class Recording:
     @staticmethod
     def _image_topics(reader):
         """One topic a camera, the compressed one where there are both; none of our outputs."""
-        topics = [t for t in topics_of(reader, *IMAGE_TYPES) if '/drive/' not in t]
+        topics = [t for t in topics_of(reader, *IMAGE_TYPES) if not OUTPUT.fullmatch(t)]
         return [t for t in topics if f'{t}/compressed' not in topics]
 
     def _on_plan(self, connection, time_ns, cdr, reader):
@@ -214,25 +204,6 @@ def _nearest(recent, stamp, reader):
             nearest = min(frames, key=lambda frame: abs(frame[0] - stamp))
             if abs(nearest[0] - stamp) <= TICK_TOLERANCE_NS:
                 found[name] = reader.deserialize(nearest[2], nearest[1])
-    return found
-
-
-def camera_info_of(message) -> CameraInfo | None:
-    """Intrinsics of a CameraInfo message, None when it holds none."""
-    if not message.k[0] > 0:
-        return None
-    return CameraInfo(message.header.frame_id, message.width, message.height,
-                      np.array(message.k).reshape(3, 3), message.distortion_model,
-                      np.array(message.d))
-
-
-def transforms_of(message) -> dict[str, tuple[str, np.ndarray, np.ndarray]]:
-    """Child frame -> (parent frame, rotation, translation) of a TFMessage."""
-    found = {}
-    for item in message.transforms:
-        t, q = item.transform.translation, item.transform.rotation
-        rotation = quaternion_to_matrix(np.array([[q.x, q.y, q.z, q.w]]))[0]
-        found[item.child_frame_id] = item.header.frame_id, rotation, np.array([t.x, t.y, t.z])
     return found
 
 

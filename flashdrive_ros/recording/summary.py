@@ -34,6 +34,7 @@ def summarise(recording: Recording) -> dict:
     or if the engine was idle while it was the newest.
     """
     plans = sorted(recording.plans, key=lambda p: p.received_ns)
+    drawn = [primitive for plan in plans for primitive in plan.primitives]
     seconds = (plans[-1].received_ns - plans[0].received_ns) / 1e9 if len(plans) > 1 else 0.0
     return {
         'bag': str(recording.path),
@@ -57,6 +58,9 @@ def summarise(recording: Recording) -> dict:
         'window_modes': dict(Counter(p.mode for p in plans)),
         'prefill_reasons': dict(Counter(_kind(p.reason) for p in plans if p.reason)),
         'tokens': _spread([p.tokens for p in plans]),
+        'tokens_per_round': _ratio(sum(p.tokens for p in plans), sum(p.rounds for p in plans)),
+        'primitives': dict(Counter(p.type for p in drawn)),
+        'primitive_decoding': dict(Counter(p.decode_path for p in drawn)),
         'accepted_share': _share(sum(p.accepted for p in plans), sum(p.drafted for p in plans)),
         'cameras': {c.name: {'images': len(c.stamps_ns), 'rate_hz': _rate_hz(c)}
                     for c in recording.cameras.values()},
@@ -150,6 +154,10 @@ def _spread(values) -> dict | None:
             'p90': round(float(np.percentile(values, 90)), 2)}
 
 
+def _ratio(part, whole) -> float | None:
+    return round(part / whole, 2) if whole else None
+
+
 def _share(part, whole) -> float | None:
     return round(part / whole, 4) if whole else None
 
@@ -225,6 +233,11 @@ def _plan_rows(summary: dict) -> list[tuple[str, str]]:
         rows.append(('prefill because', _counts(summary['prefill_reasons'])))
     rows.append(('drafted accepted', share(summary['accepted_share'])
                  if summary['accepted_share'] is not None else 'nothing was drafted'))
+    if summary['tokens_per_round']:
+        rows.append(('tokens a round', f'{summary["tokens_per_round"]:.2f}'))
+    if summary['primitives']:
+        rows.append(('primitives', f'{_counts(summary["primitives"])} '
+                     f'({_counts(summary["primitive_decoding"])})'))
     return rows
 
 

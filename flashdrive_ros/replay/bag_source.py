@@ -11,6 +11,7 @@ from rosbags.interfaces import QosDurability, QosReliability
 from ..recording.bag import (
     IMAGE_TYPES,
     ODOMETRY_TYPE,
+    OUTPUT,
     BagError,
     describe_topics,
     header_stamp_ns,
@@ -26,7 +27,6 @@ INPUT_TYPES = (*IMAGE_TYPES, ODOMETRY_TYPE, 'sensor_msgs/msg/CameraInfo', 'senso
                'tf2_msgs/msg/TFMessage', 'rosgraph_msgs/msg/Clock')
 INPUT_NAMES = re.compile(r'.*/(nav_text|route_text|world/.*|replay/source)')
 """Inputs of types that outputs have as well."""
-OUTPUT_NAMES = re.compile(r'.*/drive/.*')
 """Published by the drive node itself, whatever the type."""
 OTHER_CLOCK_NS = 60_000_000_000
 """Header stamps further than this from the log time are of another clock."""
@@ -69,7 +69,7 @@ class BagSource:
                     raise BagError(f'bag {self.path}: no topic matches {pattern!r}; '
                                    f'it has {describe_topics(reader)}')
             return {t for t in have if any(re.fullmatch(p, t) for p in patterns)}
-        chosen = {topic for topic, kind in have.items() if not OUTPUT_NAMES.fullmatch(topic)
+        chosen = {topic for topic, kind in have.items() if not OUTPUT.fullmatch(topic)
                   and (kind in INPUT_TYPES or INPUT_NAMES.fullmatch(topic))}
         for what, types in (('camera images', IMAGE_TYPES), ('odometry', (ODOMETRY_TYPE,))):
             if not any(have[topic] in types for topic in chosen):

@@ -27,6 +27,8 @@ from .nodes import (
 from .processes import Child
 
 STEP_S = 0.25
+SHIPPED_MODEL = 'small'
+"""Its config/small.yaml says what it is asked to draw, unless parameter files are given."""
 GRACE_S = (1.0, 15.0)
 """After the source has ended a plan that is being made may still come: at least, at most."""
 
@@ -87,6 +89,9 @@ class Drive:
                     raise UserError(f'--set: {plan.name} has no parameter {", ".join(unknown)}; '
                                     f'it has {", ".join(sorted(known))}')
                 plan.values.update(wanted)
+        if source is not None and not o.parameter_files and drive.values.get(
+                'model', SHIPPED_MODEL) == SHIPPED_MODEL:
+            drive.configs += (SHIPPED_MODEL,)
         if settings:
             raise UserError(f'--set: there is no node {", ".join(settings)}; the nodes are '
                             f'{", ".join(p.name for p in plans)}')

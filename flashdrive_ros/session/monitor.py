@@ -34,7 +34,7 @@ class Monitor(Node):
         self.failure = ''
         self._arrivals: deque = deque()
         self._latency = self._reasoning = None
-        self._accepted = self._drafted = 0
+        self._accepted = self._drafted = self._tokens = self._rounds = 0
         listen = self.create_subscription
         listen(message_class(PLAN_TYPE), 'drive/plan', self._on_plan, qos.PLAN, raw=True)
         listen(message_class('flashdrive_ros/msg/StageLatency'), 'drive/stage_latency',
@@ -59,6 +59,8 @@ class Monitor(Node):
         self._reasoning = message
         self._drafted += message.drafted
         self._accepted += message.accepted
+        self._tokens += message.tokens
+        self._rounds += message.rounds
 
     def _count_drives(self):
         """Warn when another drive begins: its plans would count as ours."""
@@ -110,9 +112,11 @@ class Monitor(Node):
         if self._latency is not None:
             t = self._latency
             parts.append(f'{t.total_ms:.0f} ms = encode {t.encode_ms:.0f} + prefill '
-                         f'{t.prefill_ms:.0f} + reason {t.reason_ms:.0f} + act {t.act_ms:.0f}')
+                         f'{t.prefill_ms:.0f} + reason {t.reason_ms:.0f} + act {t.act_ms:.0f}'
+                         + (f' + draw {t.draw_ms:.0f}' if t.draw_ms >= 0.5 else ''))
         if self._drafted:
-            parts.append(f'{100 * self._accepted / self._drafted:.0f} % of drafts accepted')
+            parts.append(f'{100 * self._accepted / self._drafted:.0f} % of drafts accepted, '
+                         f'{self._tokens / max(self._rounds, 1):.1f} tokens a round')
         if self._reasoning is not None:
             parts.append(f'"{self._reasoning.text}"')
         return ' | '.join(parts)

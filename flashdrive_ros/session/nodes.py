@@ -10,7 +10,7 @@ import yaml
 
 from ..core.types import CAMERA_NAMES
 from ..errors import UserError
-from ..recording.bag import open_bag, topics_of
+from ..recording.bag import OUTPUT, open_bag, topics_of
 from ..recording.definitions import share_folders
 
 EXAMPLE_VIDEO = Path('test', 'data', 'dashcam_highway.mp4')
@@ -134,7 +134,8 @@ def _cameras_of(bag: Path) -> dict:
         compressed = topics_of(reader, 'sensor_msgs/msg/CompressedImage')
         raw = topics_of(reader, 'sensor_msgs/msg/Image')
     for transport, topics in (('compressed', compressed), ('raw', raw)):
-        ids = [i for i, name in CAMERA_NAMES.items() if any(name in t.split('/') for t in topics)]
+        topics = [t.split('/') for t in topics if not OUTPUT.fullmatch(t)]
+        ids = [i for i, name in CAMERA_NAMES.items() if any(name in t for t in topics)]
         if ids:
             return {'camera_ids': ids, 'image_transport': transport}
     return {}   # other names: the user's parameter file says which they are

@@ -5,7 +5,7 @@ import numpy as np
 
 from ..recording.plans import DrawnPrimitive, RecordedPlan
 from . import draw
-from .overlay import EGO_WIDTH_M, Motion, box_corners, ribbon
+from .overlay import EGO_WIDTH_M, Motion, box_corners, finite_runs, ribbon
 
 BEHIND_M = 12.0
 EGO_LENGTH_M = 4.6
@@ -44,6 +44,17 @@ class BirdsEye:
                     floor = self.pixels(motion(box_corners(values)[:4]))
                     draw.filled(self.image, [floor], colour, 0.25)
                     draw.line(self.image, floor, colour, 1, closed=True)
+
+    def paths(self, primitives: tuple[DrawnPrimitive, ...], motion: Motion):
+        """Paths in metres that the model drew: its own and those of others."""
+        for p in primitives:
+            if p.type == 'trajectory_3d':
+                colour = draw.label_colour(p.label)
+                for run in finite_runs(p.values):
+                    pixels = self.pixels(motion(run))
+                    draw.line(self.image, pixels, colour, 1)
+                    for pixel in pixels:
+                        draw.dot(self.image, pixel, colour, 2)
 
     def plan(self, plan: RecordedPlan, motion: Motion, *, fresh: bool = True):
         """All trajectories; the chosen one as a ribbon with a mark each second."""

@@ -3,12 +3,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import degrees
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 
-from ..recording.recording import CameraInfo, Recording
+from ..recording.calibration import CameraInfo
 from ..world.cameras import default_rig
+
+if TYPE_CHECKING:
+    from ..recording.recording import Recording
 
 NEAR_M = 0.3
 """Geometry nearer to the camera's plane than this is cut off."""
@@ -83,7 +87,8 @@ def _cut(a, b):
     return a + (b - a) * ((NEAR_M - a[2]) / (b[2] - a[2]))
 
 
-def camera_view(name: str, frame_id: str, size: tuple[int, int], infos, transforms):
+def camera_view(name: str, frame_id: str, size: tuple[int, int], infos, transforms,
+                base_frame: str = BASE_FRAME) -> CameraView | None:
     """
     View of the camera with this name, for images of `size` (width, height).
 
@@ -92,7 +97,7 @@ def camera_view(name: str, frame_id: str, size: tuple[int, int], infos, transfor
     is assumed, without a transform the nominal mounting; None when those are
     needed and the name has none.
     """
-    info, placed = infos.get(frame_id), _placed(transforms, frame_id)
+    info, placed = infos.get(frame_id), _placed(transforms, frame_id, base_frame)
     nominal = NOMINAL.get(name)
     if (info is None or placed is None) and nominal is None:
         return None
@@ -125,11 +130,11 @@ def _nominal_info(camera, width, height) -> CameraInfo:
     return CameraInfo(camera.frame_id, width, height, camera.intrinsics, '', np.zeros(0))
 
 
-def _placed(transforms, frame_id):
+def _placed(transforms, frame_id, base_frame):
     """Chain transforms from a frame up to the vehicle; None when they don't lead there."""
     rotation, position = np.eye(3), np.zeros(3)
     for _ in range(len(transforms) + 1):
-        if frame_id == BASE_FRAME:
+        if frame_id == base_frame:
             return rotation, position
         if frame_id not in transforms:
             return None

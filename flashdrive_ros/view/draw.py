@@ -12,6 +12,9 @@ CHOSEN = (64, 220, 130)
 OTHER = (96, 156, 255)
 TRUTH = (110, 200, 235)
 DRAWN = (255, 165, 50)
+OWN_PATH = (255, 90, 215)
+LABELS = {'pedestrian': (255, 120, 150), 'cyclist': (250, 150, 255), 'red light': (255, 60, 50),
+          'yellow light': (255, 225, 60), 'green light': (60, 235, 90)}
 HISTORY = (235, 235, 120)
 ALARM = (240, 80, 70)
 STAGE_COLOURS = {
@@ -20,6 +23,11 @@ STAGE_COLOURS = {
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _SHIFT = 3
 """Sub-pixel bits of OpenCV's integer coordinates: lines move smoothly from picture to picture."""
+
+
+def label_colour(label: str):
+    """Colour of what the model draws under a label; its own path has one of its own."""
+    return OWN_PATH if label == 'ego' else LABELS.get(label, DRAWN)
 
 
 def plain(text: str) -> str:
@@ -66,6 +74,13 @@ def line(image, points, colour, thickness: int = 1, closed: bool = False):
         cv2.polylines(image, [fixed], closed, colour, thickness, cv2.LINE_AA, _SHIFT)
 
 
+def dot(image, at, colour, radius: float):
+    """Draw a disc around a pixel; far outside ones are harmless."""
+    centre = _fixed([at])[0]
+    cv2.circle(image, (int(centre[0]), int(centre[1])), round(radius * (1 << _SHIFT)), colour, -1,
+               cv2.LINE_AA, _SHIFT)
+
+
 def filled(image, polygons, colour, alpha: float):
     """Blend filled polygons [n, 2] over the image, where they cover it once or more."""
     mask = np.zeros(image.shape[:2], np.uint8)
@@ -89,6 +104,11 @@ def watermark(image, words: str, colour=ALARM, alpha: float = 0.55):
     over = image.copy()
     text(over, words, at, colour, scale, thickness, outline=True)
     cv2.addWeighted(over, alpha, image, 1 - alpha, 0, dst=image)
+
+
+def darken(image, share: float = 0.45):
+    """Make a part of an image darker, in place, so that words on it can be read."""
+    image[:] = (image * (1 - share)).astype(np.uint8)
 
 
 def _span(flags):

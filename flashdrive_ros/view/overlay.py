@@ -2,12 +2,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..recording.plans import DrawnPrimitive, RecordedPlan
 from . import draw
-from .camera import CameraView
+from .camera import NEAR_M, CameraView
+
+if TYPE_CHECKING:
+    from ..core.types import DrivePlan
+    from ..recording.plans import DrawnPrimitive, RecordedPlan
 
 EGO_WIDTH_M = 1.9
 _EDGES = ((0, 1), (1, 2), (2, 3), (3, 0), (4, 5), (5, 6), (6, 7), (7, 4),
@@ -53,7 +57,8 @@ def ribbon(plan: RecordedPlan, k: int, width_m: float = EGO_WIDTH_M) -> np.ndarr
     return np.stack([left[:-1], left[1:], right[1:], right[:-1]], 1)
 
 
-def draw_plan(image, view: CameraView, plan: RecordedPlan, motion: Motion, *, fresh: bool = True):
+def draw_plan(image, view: CameraView, plan: RecordedPlan | DrivePlan, motion: Motion, *,
+              fresh: bool = True):
     """All trajectories as lines, the chosen one as the ribbon that the vehicle will cover."""
     if not plan.is_finite:
         return
@@ -89,19 +94,51 @@ def draw_boxes(image, view: CameraView, primitives: Iterable[DrawnPrimitive], mo
                               colour, 0.35, outline=True)
 
 
-def draw_image_primitives(image, primitives: Iterable[DrawnPrimitive], camera_id: int | None,
-                          scale: float):
-    """2D primitives of this camera; `scale` is this image's size over the original's."""
+def draw_paths(image, view: CameraView, primitives: Iterable[DrawnPrimitive], motion: Motion,
+               thickness: int = 1):
+    """Paths in metres that the model draws: its own and those of others."""
     for p in primitives:
-        if p.camera_id != camera_id or camera_id is None or p.camera_id < 0:
+        if p.type == 'trajectory_3d':
+            colour = draw.label_colour(p.label)
+            for run in finite_runs(p.values):
+                points = motion(run)
+                for piece in view.polyline(points):
+                    draw.line(image, piece, colour, thickness)
+                optical = view.to_optical(points)
+                for pixel in view.pixels(optical[optical[:, 2] > NEAR_M]):
+                    draw.dot(image, pixel, colour, thickness + 0.5)
+
+
+def draw_image_primitives(image, primitives: Iterable[DrawnPrimitive], camera_id: int | None,
+                          scale: float, *, thickness: int = 1, fresh: bool = True):
+    """
+    2D primitives of this camera with their labels, dim when they are not `fresh`.
+
+    `scale` is this image's size over the original's, whose pixels the values count.
+    """
+    size = 0.32 + 0.08 * thickness
+    for p in primitives:
+        if camera_id is None or p.camera_id != camera_id:
             continue
-        for values in p.values[np.isfinite(p.values).all(1)] * scale:
-            if p.type == 'box_2d':
-                x1, y1, x2, y2 = values
-                draw.line(image, [(x1, y1), (x2, y1), (x2, y2), (x1, y2)], draw.DRAWN, 1, True)
-            elif p.type == 'point':
-                x, y = values
-                draw.line(image, [(x - 3, y), (x + 3, y)], draw.DRAWN, 1)
-                draw.line(image, [(x, y - 3), (x, y + 3)], draw.DRAWN, 1)
-        if p.type == 'trajectory_2d':
-            draw.line(image, p.values[np.isfinite(p.values).all(1)] * scale, draw.DRAWN, 2)
+        colour = draw.label_colour(p.label) if fresh else draw.DIM
+        if p.type == 'box_2d':   # edges, which lie between pixels
+            for x1, y1, x2, y2 in p.values[np.isfinite(p.values).all(1)] * scale - 0.5:
+                draw.line(image, [(x1, y1), (x2, y1), (x2, y2), (x1, y2)], colour, thickness, True)
+                draw.text(image, p.label, (x1, y1 - 3 if y1 > 14 else y2 + 12), colour, size,
+                          outline=True)
+        elif p.type in ('point', 'trajectory_2d'):
+            for run in finite_runs(p.values):
+                pixels = (run + 0.5) * scale - 0.5
+                if p.type == 'trajectory_2d':
+                    draw.line(image, pixels, colour, thickness + 1)
+                for pixel in pixels:
+                    draw.dot(image, pixel, colour, thickness + 1.5)
+
+
+def finite_runs(values) -> list[np.ndarray]:
+    """Rows of `values` [n, d] without those out of view (NaN), cut where one of them was."""
+    values = np.asarray(values, float)
+    seen = np.isfinite(values).all(1)
+    cuts = np.flatnonzero(np.diff(seen)) + 1
+    return [run for run, there in zip(np.split(values, cuts), np.split(seen, cuts))
+            if there.any()]

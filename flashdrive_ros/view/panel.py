@@ -28,7 +28,8 @@ def draw_panel(image, plan: RecordedPlan | None, *, seconds: float, bar_ms: floa
     for i, line in enumerate(lines[:3]):
         draw.text(image, line, (14, 56 + 23 * i), scale=0.52)
     window = plan.mode + (f': {plan.reason}' if plan.reason else '')
-    drafted = (f'{plan.accepted} of {plan.drafted} drafted tokens accepted' if plan.drafted
+    drafted = (f'{plan.accepted} of {plan.drafted} drafted accepted, '
+               f'{plan.tokens / max(plan.rounds, 1):.1f} a round' if plan.drafted
                else 'no drafting')
     draw.text(image, f'{window};  {plan.tokens} tokens, {drafted}', (14, 132), draw.DIM, 0.4)
     _stage_bar(image, plan, bar_ms)

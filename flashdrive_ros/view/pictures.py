@@ -4,21 +4,22 @@ One picture per 100 ms of a recorded drive.
 The front camera large, the others below it (or, with one camera, the frames
 before), the bird's-eye view at the right, and at the bottom reasoning, stage
 times and planned speed.  A picture shows the plan that was made from its own
-frames; where there is none, the last one, moved by odometry and marked as old.
+frames; where there is none, the last one, moved by odometry and marked as old.  Boxes
+and paths in an image are dim when they were drawn from an earlier one.
 """
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import cv2
 import numpy as np
 
 from ..core.types import NANOSECONDS, InputError
 from ..nodes.images import decode_compressed, decode_image
-from ..recording.plans import RecordedPlan
+from ..recording.plans import DrawnPrimitive, RecordedPlan
 from ..recording.recording import TICK_TOLERANCE_NS, Recording
 from . import draw, overlay, panel
 from .birds_eye import BirdsEye
@@ -31,6 +32,17 @@ TILE_ORDER = ('cross_left_120', 'front_tele_30', 'cross_right_120')
 HISTORY_NS = 3 * NANOSECONDS
 STALE_NS = 2 * NANOSECONDS
 """A plan older than this is not shown any more."""
+DRAWING_NS = NANOSECONDS // 2
+"""Nor what was drawn longer ago: things in an image move on, and nothing moves their boxes."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Primitives to show; `motion` brings those in metres to the picture's time."""
+
+    primitives: tuple[DrawnPrimitive, ...] = ()
+    fresh: bool = False
+    motion: overlay.Motion = field(default_factory=overlay.Motion)
 
 
 class DrivePictures:
@@ -58,6 +70,21 @@ class DrivePictures:
             return None, False
         return self._plans[i], stamp_ns - self._stamps[i] <= TICK_TOLERANCE_NS
 
+    def drawing_at(self, stamp_ns: int) -> Drawing:
+        """What the newest plan that drew something has drawn, if that is not long ago."""
+        end = bisect_right(self._stamps, stamp_ns + TICK_TOLERANCE_NS)
+        begin = bisect_right(self._stamps, stamp_ns - DRAWING_NS)
+        for plan in reversed(self._plans[begin:end]):
+            if plan.primitives:
+                fresh = stamp_ns - plan.stamp_ns <= TICK_TOLERANCE_NS
+                return Drawing(plan.primitives, fresh, overlay.Motion() if fresh
+                               else self._motion(plan.stamp_ns, stamp_ns))
+        return Drawing()
+
+    def _motion(self, then_ns: int, now_ns: int) -> overlay.Motion:
+        pose = self.recording.pose_at
+        return overlay.Motion.between(pose(then_ns), pose(now_ns))
+
     def picture(self, stamp_ns: int, images: dict[str, np.ndarray]) -> np.ndarray:
         """Draw the picture for one time and the RGB images taken then."""
         if missing := images.keys() - self._views.keys():
@@ -65,12 +92,13 @@ class DrivePictures:
             views = camera_views(self.recording, sizes)
             self._views.update({name: views.get(name) for name in missing})
         plan, fresh = self.plan_at(stamp_ns)
-        pose = self.recording.pose_at
-        motion = (overlay.Motion.between(pose(plan.stamp_ns), pose(stamp_ns))
-                  if plan is not None and not fresh else overlay.Motion())
+        motion = (overlay.Motion() if plan is None or fresh
+                  else self._motion(plan.stamp_ns, stamp_ns))
+        drawing = self.drawing_at(stamp_ns)
         canvas = np.full((HEIGHT, WIDTH, 3), draw.BACKGROUND, np.uint8)
-        self._cameras(canvas, stamp_ns, images, plan, fresh, motion)
-        canvas[:MAIN[1] + TILE[1], MAIN[0]:] = self._birds_eye(stamp_ns, plan, fresh, motion)
+        self._cameras(canvas, stamp_ns, images, plan, fresh, motion, drawing)
+        canvas[:MAIN[1] + TILE[1], MAIN[0]:] = self._birds_eye(stamp_ns, plan, fresh, motion,
+                                                               drawing)
         panel.draw_panel(canvas[MAIN[1] + TILE[1]:], plan, bar_ms=self._bar_ms, fresh=fresh,
                          seconds=(stamp_ns - self.recording.anchor.stamps_ns[0]) / NANOSECONDS,
                          age_s=(stamp_ns - plan.stamp_ns) / NANOSECONDS if plan else 0.0)
@@ -83,12 +111,12 @@ class DrivePictures:
             return ()
         return self.recording.boxes[near]
 
-    def _cameras(self, canvas, stamp_ns, images, plan, fresh, motion):
+    def _cameras(self, canvas, stamp_ns, images, plan, fresh, motion, drawing):
         main = self.recording.anchor.name
         others = sorted(images.keys() - {main}, key=lambda n: (
             TILE_ORDER.index(n) if n in TILE_ORDER else len(TILE_ORDER), n))
         drawn = {name: self._camera(name, image, MAIN if name == main else TILE, stamp_ns, plan,
-                                    fresh, motion) for name, image in images.items()}
+                                    fresh, motion, drawing) for name, image in images.items()}
         if main in drawn:
             canvas[:MAIN[1], :MAIN[0]] = drawn[main]
         if others:
@@ -106,7 +134,7 @@ class DrivePictures:
         draw.text(tile, f'frame at {seconds:.2f} s', (6, 14), scale=0.36, outline=True)
         return tile
 
-    def _camera(self, name, image, size, stamp_ns, plan, fresh, motion):
+    def _camera(self, name, image, size, stamp_ns, plan, fresh, motion, drawing):
         tile, scale, corner = fit(image, *size)
         view = self._views[name]
         height, width = round(image.shape[0] * scale), round(image.shape[1] * scale)
@@ -115,11 +143,12 @@ class DrivePictures:
             view = _scaled(view, width, height)
             overlay.draw_boxes(inner, view, self._boxes(stamp_ns), overlay.Motion(), draw.TRUTH)
             if plan is not None:
-                overlay.draw_boxes(inner, view, plan.primitives, motion, draw.DRAWN)
                 overlay.draw_plan(inner, view, plan, motion, fresh=fresh)
-        if plan is not None and fresh:
-            overlay.draw_image_primitives(
-                inner, plan.primitives, self.recording.cameras[name].camera_id, scale)
+            overlay.draw_boxes(inner, view, drawing.primitives, drawing.motion, draw.DRAWN)
+            overlay.draw_paths(inner, view, drawing.primitives, drawing.motion)
+        overlay.draw_image_primitives(
+            inner, drawing.primitives, self.recording.cameras[name].camera_id, scale,
+            fresh=drawing.fresh)
         main = size == MAIN
         draw.text(tile, name, (8, 20) if main else (6, 14), scale=0.5 if main else 0.36,
                   outline=True)
@@ -141,13 +170,14 @@ class DrivePictures:
         if plan is not None and not plan.trained:
             draw.watermark(tile, 'UNTRAINED MODEL')
 
-    def _birds_eye(self, stamp_ns, plan, fresh, motion):
+    def _birds_eye(self, stamp_ns, plan, fresh, motion, drawing):
         eye = BirdsEye(WIDTH - MAIN[0], MAIN[1] + TILE[1])
         eye.boxes(self._boxes(stamp_ns), overlay.Motion(), draw.TRUTH)
         eye.history(self._history(stamp_ns))
+        eye.boxes(drawing.primitives, drawing.motion, draw.DRAWN)
         if plan is not None:
-            eye.boxes(plan.primitives, motion, draw.DRAWN)
             eye.plan(plan, motion, fresh=fresh)
+        eye.paths(drawing.primitives, drawing.motion)
         eye.vehicle()
         if plan is not None and not plan.trained:
             draw.watermark(eye.image, 'UNTRAINED')

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
+from ..core.types import CAMERA_NAMES
 from ..errors import UserError
 from ..recording.plans import DrawnPrimitive, RecordedPlan
 from ..recording.recording import Recording
 from . import draw
 from .camera import CameraView, camera_views
-from .overlay import ribbon
+from .overlay import finite_runs, ribbon
 
 TIMELINE = 'stamp'
 NOT_INSTALLED = ('rerun is not installed: pip install "flashdrive_ros[view]" (or rerun-sdk); '
@@ -36,6 +37,7 @@ class RerunLog:
 
     def __init__(self, application: str = 'flashdrive'):
         self.rr = load_rerun()
+        self._drawn_on: set[int] = set()
         self.rr.init(application)
         self.rr.log('vehicle', self.rr.ViewCoordinates.FLU, static=True)
         self.rr.log('vehicle/body', self.rr.Boxes3D(
@@ -105,12 +107,39 @@ class RerunLog:
                 [plan.xyz[plan.chosen], *edges], colors=[draw.CHOSEN], radii=[0.08, 0.03, 0.03]))
             rr.log('speed/planned', rr.Scalars(float(plan.speed[plan.chosen][0])))
         self.boxes('drawn', plan.primitives, draw.DRAWN)
+        self._paths(plan.primitives)
+        self._image_primitives(plan.primitives)
         warning = '' if plan.trained else '\n\n**UNTRAINED MODEL: this plan means nothing**'
         rr.log('reasoning', rr.TextDocument(
             f'{plan.text}{warning}\n\nplan {plan.plan_id}, {plan.mode} {plan.reason}',
             media_type='text/markdown'))
         for stage, ms in {**plan.stages_ms, 'total': plan.total_ms}.items():
             rr.log(f'stages_ms/{stage}', rr.Scalars(float(ms)))
+
+    def _paths(self, primitives: tuple[DrawnPrimitive, ...]):
+        """Paths in metres that the model drew."""
+        runs = [(run, p.label) for p in primitives if p.type == 'trajectory_3d'
+                for run in finite_runs(p.values)]
+        self.rr.log('vehicle/plan/drawn', self.rr.LineStrips3D(
+            [run for run, _ in runs], colors=[draw.label_colour(label) for _, label in runs]))
+
+    def _image_primitives(self, primitives: tuple[DrawnPrimitive, ...]):
+        """Boxes and paths in the images, in those of every camera that has had some."""
+        rr, drawn = self.rr, [p for p in primitives if p.camera_id in CAMERA_NAMES]
+        self._drawn_on |= {p.camera_id for p in drawn}
+        for camera in self._drawn_on:
+            own = [p for p in drawn if p.camera_id == camera]
+            boxes = [(row, p.label) for p in own if p.type == 'box_2d'
+                     for row in p.values[np.isfinite(p.values).all(1)]]
+            runs = [(run, p.label) for p in own if p.type == 'trajectory_2d'
+                    for run in finite_runs(p.values)]
+            place = f'vehicle/{CAMERA_NAMES[camera]}/drawn'
+            rr.log(f'{place}/boxes', rr.Boxes2D(
+                array=np.array([row for row, _ in boxes]).reshape(-1, 4),
+                array_format=rr.Box2DFormat.XYXY, labels=[label for _, label in boxes],
+                colors=[draw.label_colour(label) for _, label in boxes]))
+            rr.log(f'{place}/paths', rr.LineStrips2D(
+                [run for run, _ in runs], colors=[draw.label_colour(label) for _, label in runs]))
 
     def boxes(self, name: str, primitives: tuple[DrawnPrimitive, ...], colour):
         """3D boxes, drawn by the model or known to be there."""

@@ -53,8 +53,14 @@ def render(recording: Recording, video_path, sheet_path,
 
 
 def _sheet_ticks(recording, stamps) -> set[int]:
-    """Indices of the pictures for the sheet: of those with a plan of their own, if any."""
-    planned = np.array(sorted(p.stamp_ns for p in recording.plans))
+    """
+    Indices of the pictures for the sheet.
+
+    Those of plans, if any; those of plans that drew something, if they are enough.
+    """
+    drawing = [p for p in recording.plans if p.primitives]
+    plans = drawing if len(drawing) >= SHEET_PICTURES else recording.plans
+    planned = np.array(sorted(p.stamp_ns for p in plans))
     ticks = [i for i, stamp in enumerate(stamps)
              if len(planned) and np.abs(planned - stamp).min() <= TICK_TOLERANCE_NS]
     ticks = ticks or list(range(len(stamps)))

@@ -12,6 +12,7 @@ class EngineDouble:
     """
     Implements the engine's interface without a model.
 
+    Every plan comes with `primitives`; None are plans that were asked for none.
     Speed is the front camera's mean red / 10 m/s; the text names t0 and the
     navigation text.  `steps` and `resets` record what was asked of it; `fault`,
     called before each step with its frames, may raise or block.
@@ -21,10 +22,12 @@ class EngineDouble:
     frames_per_camera = 4
     model_name = 'double'
     trained = False
+    drafting_state = 'off: no drafter'
 
     def __init__(self, trajectories=2):
         self.trajectories = trajectories
         self.steps, self.resets = [], []
+        self.primitives, self.reasoning = (), {}
         self.warm = False
         self.fault = lambda frames: None
         self.spoil = False
@@ -75,8 +78,10 @@ class EngineDouble:
         return DrivePlan(
             t0_ns=frames.t0_ns, plan_id=self._plan_id, xyz=xyz, yaw=flat, speed=flat + speed,
             acceleration=flat, curvature=flat, scores=np.linspace(1, 0, self.trajectories),
-            chosen=0, dt_s=DT_S, reasoning=Reasoning(f't0 {frames.t0_ns} {nav_text}', (1, 2, 3)),
+            chosen=0, dt_s=DT_S, reasoning=Reasoning(
+                f't0 {frames.t0_ns} {nav_text}', (1, 2, 3), **self.reasoning),
             window=WindowState('streaming' if streaming else 'prefill',
                                '' if streaming else 'first window', 4, 4, 4, 100, 25),
             stage_times_ms={'encode': 1.0, 'total': 2.0}, model=self.model_name,
-            trained=self.trained)
+            trained=self.trained, primitives=self.primitives or (),
+            drawn=self.primitives is not None)

@@ -19,4 +19,5 @@ def make_plan(trajectories=2, points=64, **changes):
         'reasoning': Reasoning('Keep the lane.', (5, 6, 7)),
         'window': WindowState('streaming', '', 4, 4, 4, 900, 300),
         'stage_times_ms': {'encode': 1.0, 'total': 4.0}, 'model': 'double', 'trained': True,
+        'drawn': True,
         **changes})

@@ -83,14 +83,25 @@ class Messages:
                          header=self.header(stamp_ns, f'{camera}_optical'), data=jpeg.reshape(-1))
 
     def plan(self, stamp_ns, plan_id=1, *, curvature=0.0, speed=10.0, samples=3, trained=True,
-             text='keep the lane', mode='streaming', reason='', total_ms=40.0):
-        """A DrivePlan of `samples` arcs beside each other."""
+             text='keep the lane', mode='streaming', reason='', total_ms=40.0, primitives=()):
+        """
+        A DrivePlan of `samples` arcs beside each other.
+
+        `primitives` are rows (type, label, camera id or -1, values [n, d]).
+        """
         header = self.header(stamp_ns)
         trajectories = [self._arc(header, plan_id, k, curvature + 0.002 * k, speed)
                         for k in range(samples)]
         return self.make(
             'flashdrive_ros/msg/DrivePlan', header=header, plan_id=plan_id, model='small',
             trained=trained, trajectories=trajectories, chosen_index=0,
+            primitives=self.make(
+                'flashdrive_ros/msg/VisualPrimitiveArray', header=header, plan_id=plan_id,
+                primitives=[self.make(
+                    'flashdrive_ros/msg/VisualPrimitive', header=header, type=kind, label=label,
+                    camera_id=camera, dimension=len(values[0]), decode_path='direct',
+                    values=np.array(values, np.float32).ravel())
+                    for kind, label, camera, values in primitives]),
             reasoning=self.make('flashdrive_ros/msg/Reasoning', header=header, plan_id=plan_id,
                                 text=text, tokens=12, drafted=8, accepted=6, rounds=4),
             latency=self.make('flashdrive_ros/msg/StageLatency', header=header, plan_id=plan_id,
@@ -156,7 +167,7 @@ FOCAL = {name: 160 / math.tan(math.radians(15 if '30' in name else 60)) for name
 def write_recording(path, *, ticks=30, cameras=CAMERAS, plans=True, every=1, odometry=True,
                     trained=True, storage='mcap', first_plan=0, last_plan=None,
                     alarm_at=None, offset_m=0.0, text='keep the lane', size=(320, 180),
-                    latency_ns=50_000_000, total_ms=40.0):
+                    latency_ns=50_000_000, total_ms=40.0, primitives=()):
     """
     A bag as `flashdrive drive` records it: `ticks` windows of 100 ms, 10 m/s ahead.
 
@@ -210,6 +221,7 @@ def write_recording(path, *, ticks=30, cameras=CAMERAS, plans=True, every=1, odo
         if plans and first_plan <= tick <= (ticks if last_plan is None else last_plan) and (
                 tick - first_plan) % every == 0:
             plan = messages.plan(stamp, tick + 1, trained=trained, text=text, total_ms=total_ms,
+                                 primitives=primitives,
                                  mode='prefill' if tick == first_plan else 'streaming',
                                  reason='first window' if tick == first_plan else '')
             for trajectory in plan.trajectories:

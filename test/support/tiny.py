@@ -54,10 +54,10 @@ def tiny_model(config: ModelConfig | None = None, seed=0) -> Alpamayo:
     return model
 
 
-def tiny_engine(model: Alpamayo | None = None, **settings) -> Engine:
+def tiny_engine(model: Alpamayo | None = None, drafter=None, **settings) -> Engine:
     model = model or tiny_model()
     settings = {'device': 'cpu', 'max_new_tokens': 4} | settings
-    return Engine(model, tiny_tokenizer(model.config), EngineConfig(**settings))
+    return Engine(model, tiny_tokenizer(model.config), EngineConfig(**settings), drafter)
 
 
 def r1_config(**changes) -> ModelConfig:
