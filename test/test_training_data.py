@@ -2,6 +2,7 @@
 import os
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -130,7 +131,7 @@ def test_who_is_gone_before_the_end_is_not_followed():
     episode = drive(training_seed(0, 3, 0), replace(EPISODE, seconds=3.0))
     first, *between, last = episode.moments
     gone = last.things[0].id
-    last = replace(last, things=last.things[1:])
+    last = replace(last, snapshot=SimpleNamespace(things=last.things[1:]))
     cut = replace(episode, moments=(first, *between, last))
     ticks = [0, len(between) + 1]
     assert set(episode.motions(0, ticks)) - set(cut.motions(0, ticks)) == {gone}

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from ..training import settings
     tasks = parser.add_subparsers(dest='task', metavar='<task>', required=True)
     run_ = tasks.add_parser('run', help='train')
-    settings.add_arguments(run_)
+    settings.add_arguments(run_, settings.TrainSettings)
     measure = tasks.add_parser('measure', help='how fast clips are made, and how big they are')
     measure.add_argument('--workers', type=int, default=2, help='processes')
     measure.add_argument('--seconds', type=float, default=20.0, help='how long to measure')

@@ -11,7 +11,6 @@ import torch
 from .producers import InProcess
 from .samples import clip_fields
 from .store import ClipStore
-from .validation import ValidationConfig, validate
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -50,24 +49,14 @@ class Examiner:
         while not self.ready:
             self.store.add(self.producers.take())
         trainer = self.trainer
-        streaming = trainer.settings.streaming
-        length = self.store.windows if streaming else 1
-        last = self.store.windows - 1
-        everything = torch.arange(self.store.filled, device=trainer.device)
-        *rolled, batch = [self.store.batch(everything, torch.full_like(everything, last - k))
-                          for k in reversed(range(length))]
         trainer.averaged.swap()
         began = time.monotonic()
         try:
             with trainer.autocast():
-                figures = validate(trainer.model, trainer.geometry, trainer.tokenizer, batch,
-                                   ValidationConfig(), rolled=tuple(rolled))
+                figures = trainer.examine(self.store)
         finally:
             trainer.averaged.swap()
         figures['validation_seconds'] = time.monotonic() - began
-        log.info('step %d  minADE1 %.2f m  minADE6 %.2f m  (constant velocity %.2f m)  cause '
-                 'right %.0f %%', trainer.step, figures['minADE1'], figures['minADE6'],
-                 figures['constant_velocity'], 100 * figures['cause_right'])
         return figures
 
     def close(self) -> None:
@@ -104,10 +93,8 @@ class Meter:
                 'clips': trainer.taken * trainer.group.size}
         self.note(line)
         if trainer.group.is_main:
-            log.info('step %d  %.1f min  loss %.3f  action %.3f  reason %.3f (%.0f %%)  answer '
-                     '%.3f (%.0f %%)  %.0f windows/s  %.1f clips/s', trainer.step,
-                     line['minutes'], means['loss'], means['action'], means['reason'],
-                     100 * means['reason_right'], means['answer'], 100 * means['answer_right'],
+            log.info('step %d  %.1f min  loss %.3f  %s  %.0f windows/s  %.1f clips/s',
+                     trainer.step, line['minutes'], means['loss'], trainer.tell(means),
                      line['windows_per_s'], line['clips_per_s'])
         self._begin()
 

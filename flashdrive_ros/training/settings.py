@@ -18,13 +18,11 @@ def _setting(default, text: str):
 
 
 @dataclass(frozen=True)
-class TrainSettings:
-    """One run; `steps` or `minutes` ends it, whichever comes first (0: not limited by it)."""
+class RunSettings:
+    """Any run; `steps` or `minutes` ends it, whichever comes first (0: not limited by it)."""
 
-    stage: str = _setting('full', f'what is trained: {", ".join(STAGES)}')
     model: str = _setting('small', 'checkpoint to begin from: a name or a directory; without '
                                    'weights it begins from random ones')
-    fresh: bool = _setting(False, 'begin from random weights whatever the checkpoint has')
     out: str = _setting('out/train', 'folder for checkpoint, state, log and curves')
     steps: int = _setting(0, 'number of steps; 0: no limit')
     minutes: float = _setting(0.0, 'time for training, waiting for the first clips left out; '
@@ -37,12 +35,6 @@ class TrainSettings:
     weight_decay: float = _setting(0.05, 'AdamW, on matrices only')
     clip_norm: float = _setting(1.0, 'largest norm of the gradient')
     ema: float = _setting(0.998, 'weight of the past in the averaged weights that are saved')
-    draws: int = _setting(4, 'noises per window in flow matching')
-    reason_weight: float = _setting(0.5, 'weight of the reasoning text')
-    answer_weight: float = _setting(0.5, 'weight of the answers to questions')
-    seeing_weight: float = _setting(1.0, 'weight of the dense lesson on what the images show; '
-                                         '0: without it')
-    wrong_reason_share: float = _setting(0.15, 'windows whose expert is told a wrong reason')
     workers: int = _setting(0, 'processes that draw clips; 0: draw in this process')
     ray_workers: int = _setting(0, 'the same as tasks on a Ray cluster instead')
     image: str = _setting('320x180', 'width x height of the cameras')
@@ -55,7 +47,6 @@ class TrainSettings:
     first_clips: int = _setting(64, 'clips that must be there before the first step')
     clips_per_step: float = _setting(0.0, 'take exactly so many clips per step (repeatable); '
                                           '0: take what is there')
-    rollout: str = _setting('4,16', 'fewest and most windows of a streaming rollout')
     precision: str = _setting('auto', 'float32, bfloat16, or auto (bfloat16 on CUDA)')
     compile: bool = _setting(False, 'torch.compile everything around the attention')
     device: str = _setting('auto', 'device to train on')
@@ -68,55 +59,27 @@ class TrainSettings:
     save_every: float = _setting(180.0, 'seconds between saves of checkpoint and state')
     log_every: int = _setting(20, 'steps between log lines')
     keep_state: bool = _setting(True, 'save the whole state for --resume (16 bytes a parameter)')
-    shard_mib: float = _setting(15.0, 'largest file of the checkpoint, MiB')
     resume: bool = _setting(False, 'go on from the state in the output folder')
 
     def __post_init__(self):
         """Refuse what does not fit together, naming the setting."""
-        checks = {
-            'stage': self.stage in STAGES,
-            'steps': self.steps > 0 or self.minutes > 0,
-            'batch': self.batch > 0,
-            'precision': self.precision in ('auto', 'float32', 'bfloat16'),
-            'rollout': 1 <= self.rollout_range[0] <= self.rollout_range[1],
-            'clip_frames': self.clip_frames >= 1,
-        }
-        for name, holds in checks.items():
+        for name, holds in self.checks().items():
             if not holds:
                 raise ValueError(f'{name} = {getattr(self, name)!r} does not fit (neither steps '
                                  'nor minutes limit the run)' if name == 'steps' else
                                  f'{name} = {getattr(self, name)!r} does not fit')
 
-    @property
-    def rollout_range(self) -> tuple[int, int]:
-        """Fewest and most windows of a rollout."""
-        low, _, high = self.rollout.partition(',')
-        return int(low), int(high or low)
+    def checks(self) -> dict[str, bool]:
+        """Name of a setting -> whether its value fits."""
+        return {'steps': self.steps > 0 or self.minutes > 0, 'batch': self.batch > 0,
+                'precision': self.precision in ('auto', 'float32', 'bfloat16'),
+                'clip_frames': self.clip_frames >= 1}
 
     @property
     def image_size(self) -> tuple[int, int]:
         """Width and height of the cameras."""
         width, _, height = self.image.partition('x')
         return int(width), int(height)
-
-    @property
-    def streaming(self) -> bool:
-        """Whether windows are learned on top of a rollout."""
-        return self.stage != 'full'
-
-    @property
-    def losses(self) -> LossConfig:
-        """Loss settings of the stage: as in the paper only flow matching trains the expert."""
-        from .losses import LossConfig
-        if self.stage == 'full':
-            return LossConfig(draws=self.draws, reason_weight=self.reason_weight,
-                              answer_weight=self.answer_weight,
-                              seeing_weight=self.seeing_weight,
-                              wrong_reason_share=self.wrong_reason_share)
-        reason = self.reason_weight if self.stage == 'streaming-vlm' else 0.0
-        return LossConfig(draws=self.draws, flow_time='uniform', reason_weight=reason,
-                          answer_weight=0.0, seeing_weight=0.0,
-                          wrong_reason_share=self.wrong_reason_share)
 
     def clips(self, rank: int = 0) -> ClipConfig:
         """Clips to train on."""
@@ -137,9 +100,55 @@ class TrainSettings:
                                         balanced=False))
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add an option for every setting."""
-    for field in dataclasses.fields(TrainSettings):
+@dataclass(frozen=True)
+class TrainSettings(RunSettings):
+    """Training of the model itself."""
+
+    stage: str = _setting('full', f'what is trained: {", ".join(STAGES)}')
+    fresh: bool = _setting(False, 'begin from random weights whatever the checkpoint has')
+    draws: int = _setting(4, 'noises per window in flow matching')
+    reason_weight: float = _setting(0.5, 'weight of the reasoning text')
+    answer_weight: float = _setting(0.5, 'weight of the answers to questions')
+    seeing_weight: float = _setting(1.0, 'weight of the dense lesson on what the images show; '
+                                         '0: without it')
+    wrong_reason_share: float = _setting(0.15, 'windows whose expert is told a wrong reason')
+    rollout: str = _setting('4,16', 'fewest and most windows of a streaming rollout')
+    shard_mib: float = _setting(15.0, 'largest file of the checkpoint, MiB')
+
+    def checks(self) -> dict[str, bool]:
+        """Name of a setting -> whether its value fits."""
+        return {**super().checks(), 'stage': self.stage in STAGES,
+                'rollout': 1 <= self.rollout_range[0] <= self.rollout_range[1]}
+
+    @property
+    def rollout_range(self) -> tuple[int, int]:
+        """Fewest and most windows of a rollout."""
+        low, _, high = self.rollout.partition(',')
+        return int(low), int(high or low)
+
+    @property
+    def streaming(self) -> bool:
+        """Whether windows are learned on top of a rollout."""
+        return self.stage != 'full'
+
+    @property
+    def losses(self) -> LossConfig:
+        """Loss settings of the stage: as in the paper only flow matching trains the expert."""
+        from .losses import LossConfig
+        if self.stage == 'full':
+            return LossConfig(draws=self.draws, reason_weight=self.reason_weight,
+                              answer_weight=self.answer_weight,
+                              seeing_weight=self.seeing_weight,
+                              wrong_reason_share=self.wrong_reason_share)
+        reason = self.reason_weight if self.stage == 'streaming-vlm' else 0.0
+        return LossConfig(draws=self.draws, flow_time='uniform', reason_weight=reason,
+                          answer_weight=0.0, seeing_weight=0.0,
+                          wrong_reason_share=self.wrong_reason_share)
+
+
+def add_arguments(parser: argparse.ArgumentParser, kind: type[RunSettings]) -> None:
+    """Add an option for every setting of `kind`."""
+    for field in dataclasses.fields(kind):
         name = '--' + field.name.replace('_', '-')
         text = f"{field.metadata['help']} (default: {field.default})".replace('%', '%%')
         if isinstance(field.default, bool):
@@ -149,7 +158,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(name, type=type(field.default), default=field.default, help=text)
 
 
-def from_arguments(arguments: argparse.Namespace) -> TrainSettings:
-    """Settings from parsed options."""
-    return TrainSettings(**{field.name: getattr(arguments, field.name)
-                            for field in dataclasses.fields(TrainSettings)})
+def from_arguments(arguments: argparse.Namespace, kind: type[RunSettings]) -> RunSettings:
+    """Return the settings that `add_arguments` asked for."""
+    return kind(**{field.name: getattr(arguments, field.name)
+                   for field in dataclasses.fields(kind)})

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 def run(args: argparse.Namespace) -> None:
     """Train."""
-    trainer = Trainer(from_arguments(args))
+    trainer = Trainer(from_arguments(args, TrainSettings))
     parameters = sum(p.numel() for p in trainer.model.parameters())
     trained = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
     log.info('%s: %.2f M parameters, %.2f M of them trained, on %s; room for %d clips of %d '

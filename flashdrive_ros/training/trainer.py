@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from ..core import checkpoint
 from ..core.checkpoint import resolve_device
@@ -34,6 +35,7 @@ from .producers import InProcess, Producers, RayProducers
 from .samples import ClipConfig, ClipMaker, clip_fields
 from .settings import TrainSettings
 from .store import Batch, ClipStore
+from .validation import ValidationConfig, validate
 
 log = logging.getLogger(__name__)
 CAMERAS = (0, 1, 2, 6)
@@ -53,19 +55,13 @@ class Trainer:
         self.out.mkdir(parents=True, exist_ok=True)
         self.group = Workgroup(settings.device)
         self.device = self.group.device or resolve_device(settings.device, 'float32')[0]
-        model, self.tokenizer, self.has_weights = checkpoints.load_model(
-            settings.model, self.device, settings.seed, settings.fresh)
-        self.model = model
+        self.model, self.tokenizer, self.has_weights = self._load()
         clips = settings.clips(self.group.rank)
-        self.fields = clip_fields(clips, model.config, len(CAMERAS))
+        self.fields = clip_fields(clips, self.model.config, len(CAMERAS))
         self.store = self.make_store(self.fields, settings.store_gib)
-        if settings.streaming and self.store.windows < settings.rollout_range[1]:
-            raise ValueError(f'rollouts of {settings.rollout_range[1]} windows need --clip-frames '
-                             f'{settings.rollout_range[1] + self.store.frames - 1}')
-        self.geometry = Geometry(model, self.tokenizer, CAMERAS, self.store.size)
-        self._choose_parameters()
-        self.averaged = checkpoints.AveragedWeights(model, settings.ema)
-        self.loss = DrivingLoss(model, self.geometry, settings.losses)
+        self.geometry = Geometry(self.model, self.tokenizer, CAMERAS, self.store.size)
+        self.network, self.loss = self._make_loss()
+        self.averaged = checkpoints.AveragedWeights(self.network, settings.ema)
         self.module = self.group.wrap(self.loss)
         self.trained = [p for p in self.loss.parameters() if p.requires_grad]
         self.optimiser = self._optimiser()
@@ -77,6 +73,19 @@ class Trainer:
             self._restore()
         if settings.compile:
             self._compile()
+
+    def _load(self):
+        settings = self.settings
+        return checkpoints.load_model(settings.model, self.device, settings.seed, settings.fresh)
+
+    def _make_loss(self) -> tuple[nn.Module, nn.Module]:
+        """Return the network that is trained and saved, and the loss that holds it."""
+        settings, store = self.settings, self.store
+        if settings.streaming and store.windows < settings.rollout_range[1]:
+            raise ValueError(f'rollouts of {settings.rollout_range[1]} windows need --clip-frames '
+                             f'{settings.rollout_range[1] + store.frames - 1}')
+        self._choose_parameters()
+        return self.model, DrivingLoss(self.model, self.geometry, settings.losses)
 
     def make_store(self, fields, gib: float) -> ClipStore:
         """Room for clips in the memory of the device."""
@@ -126,8 +135,8 @@ class Trainer:
         examiner = Examiner(self) if settings.validation_clips and self.group.is_main else None
         try:
             self._fill(producers, first)
-            if not self.has_weights and not settings.resume:
-                self._fit_actions()
+            if not settings.resume:
+                self._begin()
             self._loop(producers, examiner, stop_at)
             figures = examiner.examine() if examiner else {}
             self._save(figures)
@@ -168,7 +177,10 @@ class Trainer:
         for name in TEXTS:
             self.longest[name] = max(self.longest[name], int(clip[f'{name}_length'].max()))
 
-    def _fit_actions(self) -> None:
+    def _begin(self) -> None:
+        """Normalise the actions of a new model by what is in the store."""
+        if self.has_weights:
+            return
         controls = self.store.arrays['controls'][:self.store.filled].flatten(0, 1)
         action = fit_actions(controls, self.model.config.action)
         checkpoints.set_action(self.model, action)
@@ -230,35 +242,64 @@ class Trainer:
 
     def train_step(self) -> dict[str, torch.Tensor]:
         """One step on windows of the store; returns its losses, still on the device."""
-        settings = self.settings
-        seed = ((settings.seed * 1_000_003 + self.step) * 4099 + self.group.rank) % 2 ** 62
-        drawn = torch.Generator().manual_seed(seed)
-        noise = torch.Generator(self.device).manual_seed(seed)
-        rate = self.rate()
-        for group in self.optimiser.param_groups:
-            group['lr'] = rate
-        batch, rolled = self._draw(drawn)
-        if settings.augment:
-            light = Light.draw(len(batch), len(CAMERAS), settings.augment, noise)
-            batch, *rolled = (replace(b, images=light.on(b.images, noise))
-                              for b in (batch, *rolled))
+        drawn, noise = self._generators()
+        batch, *rolled = self._lit(self._draw(drawn), noise)
         with self.autocast():
             losses = self.module(batch, widths_of(self.longest), noise, rolled)
-        losses['loss'].backward()
-        losses['gradient'] = torch.nn.utils.clip_grad_norm_(self.trained, settings.clip_norm)
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        self.averaged.update()
+        self._update(losses)
         self.step += 1
         return losses
 
-    def _draw(self, generator) -> tuple[Batch, list[Batch]]:
+    def _generators(self) -> tuple[torch.Generator, torch.Generator]:
+        """Random numbers of this step, on the CPU and on the device."""
+        seed = ((self.settings.seed * 1_000_003 + self.step) * 4099 + self.group.rank) % 2 ** 62
+        return torch.Generator().manual_seed(seed), torch.Generator(self.device).manual_seed(seed)
+
+    def _lit(self, windows: list[Batch], noise: torch.Generator) -> list[Batch]:
+        """Windows that belong together, in another light."""
+        if not self.settings.augment:
+            return windows
+        light = Light.draw(len(windows[0]), len(CAMERAS), self.settings.augment, noise)
+        return [replace(b, images=light.on(b.images, noise)) for b in windows]
+
+    def _update(self, losses: dict[str, torch.Tensor]) -> None:
+        """Change the parameters for `losses`, to which the gradient's norm is added."""
+        for group in self.optimiser.param_groups:
+            group['lr'] = self.rate()
+        losses['loss'].backward()
+        losses['gradient'] = torch.nn.utils.clip_grad_norm_(self.trained, self.settings.clip_norm)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.averaged.update()
+
+    def _draw(self, generator) -> list[Batch]:
+        """Windows to learn from, then those that they are streamed after, oldest first."""
         if not self.settings.streaming:
-            return self.store.sample(self.settings.batch, generator), []
+            return [self.store.sample(self.settings.batch, generator)]
         low, high = self.settings.rollout_range
         length = int(torch.randint(low, high + 1, (), generator=generator))
         *rolled, batch = self.store.rollouts(self.settings.batch, length, generator)
-        return batch, rolled
+        return [batch, *rolled]
+
+    def examine(self, held_out: ClipStore) -> dict[str, float]:
+        """Figures of the network as it is, on the last window of each clip."""
+        last = held_out.windows - 1
+        length = held_out.windows if self.settings.streaming else 1
+        everything = torch.arange(held_out.filled, device=self.device)
+        *rolled, batch = [held_out.batch(everything, torch.full_like(everything, last - k))
+                          for k in reversed(range(length))]
+        figures = validate(self.model, self.geometry, self.tokenizer, batch, ValidationConfig(),
+                           rolled=tuple(rolled))
+        log.info('step %d  minADE1 %.2f m  minADE6 %.2f m  (constant velocity %.2f m)  cause '
+                 'right %.0f %%', self.step, figures['minADE1'], figures['minADE6'],
+                 figures['constant_velocity'], 100 * figures['cause_right'])
+        return figures
+
+    def tell(self, means: dict[str, float]) -> str:
+        """Losses of a line of the log, in words."""
+        return (f"action {means['action']:.3f}  reason {means['reason']:.3f} "
+                f"({100 * means['reason_right']:.0f} %)  answer {means['answer']:.3f} "
+                f"({100 * means['answer_right']:.0f} %)")
 
     # -- what it leaves behind ----------------------------------------------------------
 
@@ -266,12 +307,11 @@ class Trainer:
         if not self.group.is_main:
             return
         settings = self.settings
-        training = {'stage': settings.stage, 'steps': self.step, 'seed': settings.seed,
-                    'windows': self.step * settings.batch * self.group.size,
-                    'clips': self.taken * self.group.size, 'minutes': round(self.seconds / 60, 2),
-                    'from': settings.model, 'validation': figures}
-        checkpoints.export(self.model, self.averaged.by_name(), settings.model,
-                           self.out / 'checkpoint', training, settings.shard_mib)
+        self._export({
+            'steps': self.step, 'seed': settings.seed,
+            'windows': self.step * settings.batch * self.group.size,
+            'clips': self.taken * self.group.size, 'minutes': round(self.seconds / 60, 2),
+            'from': settings.model, 'validation': figures})
         if settings.keep_state:
             checkpoints.save_state(self.out / 'state.pt', {
                 'step': self.step, 'taken': self.taken, 'seconds': self.seconds,
@@ -279,6 +319,13 @@ class Trainer:
                 'loss': self.loss.state_dict(), 'averaged': self.averaged.state(),
                 'optimiser': self.optimiser.state_dict()})
         curves.draw(self.out / 'log.jsonl', self.out / 'curves.png')
+
+    def _export(self, training: dict) -> None:
+        """Write what the engine loads; `training` says how it came about."""
+        settings = self.settings
+        checkpoints.export(self.model, self.averaged.by_name(), settings.model,
+                           self.out / 'checkpoint', {'stage': settings.stage, **training},
+                           settings.shard_mib)
 
     def _restore(self) -> None:
         state = checkpoints.load_state(self.out / 'state.pt', self.device)
