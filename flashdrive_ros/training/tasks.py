@@ -14,6 +14,8 @@ import torch
 from ..core import checkpoint
 from ..core.config import CheckpointError
 from . import curves as pictures
+from .drafter_settings import DrafterSettings
+from .drafter_trainer import DrafterTrainer
 from .forward import Geometry
 from .producers import Producers
 from .producers import measure as measure_clips
@@ -36,6 +38,21 @@ def run(args: argparse.Namespace) -> None:
              trainer.device, trainer.store.capacity, trainer.settings.clip_frames)
     figures = trainer.run()
     print(json.dumps(figures, indent=1))
+
+
+def drafter(args: argparse.Namespace) -> None:
+    """Train a drafter of texts and primitives."""
+    settings = from_arguments(args, DrafterSettings)
+    trainer = DrafterTrainer(settings)
+    log.info('drafter of %s: %.2f M parameters on %s', trainer.model.config.name,
+             sum(p.numel() for p in trainer.network.parameters()) / 1e6, trainer.device)
+    print(json.dumps(trainer.run(), indent=1))
+
+
+def primitives(args: argparse.Namespace) -> None:
+    """Train a drafter of primitives alone."""
+    args.text_weight = 0.0
+    drafter(args)
 
 
 def measure(args: argparse.Namespace) -> None:
