@@ -209,14 +209,15 @@ def encode(model: Alpamayo, geometry: Geometry, pictures: Tensor) -> tuple[Tenso
 
 def forward(model: Alpamayo, geometry: Geometry, pictures: Tensor | None,
             branches: Sequence[Tensor] = (), past: Keys | None = None,
-            encoded: tuple[Tensor, Tensor] | None = None) -> Forward:
+            encoded: tuple[Tensor, Tensor] | None = None, taps=None) -> Forward:
     """
     Compute a window of B samples, whole or on top of `past`.
 
     `pictures` uint8 [B, views, frames, 3, h, w]: all frames without `past`, the
     newest one (frames = 1) with it, None to only add `branches` (token ids
     [B, n] each) behind a window that is known.  `past` must have been slid.
-    `encoded` is what `encode` gives for the pictures, where that is known.
+    `encoded` is what `encode` gives for the pictures, where that is known; `taps` as in
+    `Decoder.forward`.
     """
     part, pieces, deepstack, rows = None, [], None, None
     if pictures is not None:
@@ -230,7 +231,7 @@ def forward(model: Alpamayo, geometry: Geometry, pictures: Tensor | None,
     pieces += [model.embed_tokens(ids) for ids in branches]
     lengths = [ids.shape[1] for ids in branches]
     attend = WindowAttention(geometry, part, lengths, past)
-    hidden = model.language_model(torch.cat(pieces, 1), attend, deepstack, rows)
+    hidden = model.language_model(torch.cat(pieces, 1), attend, deepstack, rows, taps)
     if encoded is None:
         return Forward(hidden, attend.keys)
     views, frames = len(geometry.layout.images), 1 if past is not None else geometry.layout.frames

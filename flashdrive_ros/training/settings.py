@@ -146,16 +146,74 @@ class TrainSettings(RunSettings):
                           wrong_reason_share=self.wrong_reason_share)
 
 
-def add_arguments(parser: argparse.ArgumentParser, kind: type[RunSettings]) -> None:
-    """Add an option for every setting of `kind`."""
+@dataclass(frozen=True)
+class DrafterSettings(RunSettings):
+    """
+    Training of a drafter for a frozen model.
+
+    A step is one pass of the model over `batch` windows and `passes` times as many updates
+    as there are `part` windows in them.
+    """
+
+    model: str = _setting('small', 'checkpoint to draft for: a name or a directory')
+    out: str = _setting('out/drafter', 'folder for the drafter, state, log and curves')
+    batch: int = _setting(256, 'windows that the model looks at in a step, per process')
+    learning_rate: float = _setting(1.5e-3, 'highest learning rate')
+    warmup_steps: int = _setting(10, 'steps in which the learning rate rises')
+    weight_decay: float = _setting(0.01, 'AdamW, on matrices only')
+    ema: float = _setting(0.99, 'weight of the past in the averaged weights that are saved')
+    validation_frames: int = _setting(4, 'frames of a held-out clip; its last window counts')
+    validation_clips: int = _setting(96, 'held-out clips; 0: no validation')
+    log_every: int = _setting(5, 'steps between log lines')
+    part: int = _setting(64, 'windows of an update')
+    passes: int = _setting(2, 'times that each window is used, with other anchors')
+    layers: int = _setting(2, 'layers of the drafter')
+    taps: str = _setting('1,3,5,7', 'layers of the model whose outputs the drafter reads: behind '
+                                    'the last image features, then every second to the last')
+    blocks: str = _setting('8,16', 'lengths of the blocks of text in turn; the first is the '
+                                   "drafter's own")
+    context: int = _setting(8, 'tokens that a block of text sees')
+    window_context: bool = _setting(True, 'blocks of primitives see the whole window')
+    questions: int = _setting(3, 'annotated answers of a window in a step')
+    text_tokens: int = _setting(192, 'tokens of the blocks of text of a window; 0: none')
+    primitive_tokens: int = _setting(192, 'room for its primitives; 0: none')
+    answer_share: float = _setting(0.4, 'share of the blocks of text that are in answers')
+    inside_weight: float = _setting(0.2, 'how likely an anchor is inside a primitive, to 1 '
+                                         'outside')
+    temperature: float = _setting(0.6, 'of the texts that are sampled; the other half is greedy')
+    top_p: float = _setting(0.98, 'nucleus of the texts that are sampled')
+    attention: str = _setting('auto', 'flex (block-sparse), plain, or auto (flex on CUDA)')
+
+    def checks(self) -> dict[str, bool]:
+        """Name of a setting -> whether its value fits."""
+        return {**super().checks(), 'part': 1 <= self.part, 'passes': 1 <= self.passes,
+                'blocks': min(self.block_sizes) >= 2, 'questions': 1 <= self.questions <= 6,
+                'text_tokens': 0 == self.text_tokens or self.text_tokens >= max(self.block_sizes),
+                'primitive_tokens': self.primitive_tokens > 0 or self.text_tokens > 0,
+                'attention': self.attention in ('auto', 'flex', 'plain')}
+
+    @property
+    def layer_ids(self) -> tuple[int, ...]:
+        """Layers of the model that are read."""
+        return tuple(int(n) for n in self.taps.split(','))
+
+    @property
+    def block_sizes(self) -> tuple[int, ...]:
+        """Lengths of the blocks of text."""
+        return tuple(int(n) for n in self.blocks.split(','))
+
+
+def add_arguments(parser: argparse.ArgumentParser, kind: type[RunSettings], **defaults) -> None:
+    """Add an option for every setting of `kind`; `defaults` for some of them."""
     for field in dataclasses.fields(kind):
+        default = defaults.get(field.name, field.default)
         name = '--' + field.name.replace('_', '-')
-        text = f"{field.metadata['help']} (default: {field.default})".replace('%', '%%')
-        if isinstance(field.default, bool):
+        text = f"{field.metadata['help']} (default: {default})".replace('%', '%%')
+        if isinstance(default, bool):
             parser.add_argument(name, action=argparse.BooleanOptionalAction,
-                                default=field.default, help=text)
+                                default=default, help=text)
         else:
-            parser.add_argument(name, type=type(field.default), default=field.default, help=text)
+            parser.add_argument(name, type=type(default), default=default, help=text)
 
 
 def from_arguments(arguments: argparse.Namespace, kind: type[RunSettings]) -> RunSettings:

@@ -14,11 +14,12 @@ import torch
 from ..core import checkpoint
 from ..core.config import CheckpointError
 from . import curves as pictures
+from .drafter_trainer import DrafterTrainer
 from .forward import Geometry
 from .producers import Producers
 from .producers import measure as measure_clips
 from .samples import ClipConfig, clip_fields
-from .settings import TrainSettings, from_arguments
+from .settings import DrafterSettings, TrainSettings, from_arguments
 from .store import ClipStore
 from .trainer import CAMERAS, Trainer, make_maker
 from .validation import ValidationConfig, validate
@@ -36,6 +37,18 @@ def run(args: argparse.Namespace) -> None:
              trainer.device, trainer.store.capacity, trainer.settings.clip_frames)
     figures = trainer.run()
     print(json.dumps(figures, indent=1))
+
+
+def drafter(args: argparse.Namespace) -> None:
+    """Train a drafter."""
+    trainer = DrafterTrainer(from_arguments(args, DrafterSettings))
+    log.info('%s: a drafter of %.2f M parameters, attention %s, on %s; room for %d clips',
+             trainer.model.config.name, sum(p.numel() for p in trainer.network.parameters()) / 1e6,
+             trainer.loss.kind, trainer.device, trainer.store.capacity)
+    print(json.dumps(trainer.run(), indent=1))
+
+
+primitives = drafter
 
 
 def measure(args: argparse.Namespace) -> None:
