@@ -75,7 +75,7 @@ def decode(model: Alpamayo, geometry: Geometry, keys: Keys, prompt_ids: Tensor,
         ids[:, step] = token
         count += running
         running = running & ~torch.isin(token, ends)
-        if step == room - 1 or (step + 1) % ASK_EVERY == 0 and not running.any():
+        if step == room - 1 or ((step + 1) % ASK_EVERY == 0 and not running.any()):
             break
         tails.begin()
         hidden = model.language_model(model.embed_tokens(token[:, None]), tails)[:, 0]

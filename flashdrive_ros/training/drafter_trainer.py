@@ -71,7 +71,7 @@ class DrafterTrainer(Trainer):
     def train_step(self) -> dict[str, Tensor]:
         """One look of the model and the updates from it; returns the means of their losses."""
         drawn, noise = self._generators()
-        settings, sums = self.settings, {}
+        sums: dict[str, Tensor] = {}
         with self.autocast():
             material = self.look(drawn, noise)
         updates = 0

@@ -186,9 +186,9 @@ class DrafterSettings(RunSettings):
 
     def checks(self) -> dict[str, bool]:
         """Name of a setting -> whether its value fits."""
-        return {**super().checks(), 'part': 1 <= self.part, 'passes': 1 <= self.passes,
+        return {**super().checks(), 'part': self.part >= 1, 'passes': self.passes >= 1,
                 'blocks': min(self.block_sizes) >= 2, 'questions': 1 <= self.questions <= 6,
-                'text_tokens': 0 == self.text_tokens or self.text_tokens >= max(self.block_sizes),
+                'text_tokens': self.text_tokens == 0 or self.text_tokens >= max(self.block_sizes),
                 'primitive_tokens': self.primitive_tokens > 0 or self.text_tokens > 0,
                 'attention': self.attention in ('auto', 'flex', 'plain')}
 
