@@ -18,7 +18,17 @@ from ..core.primitives.coordinates import MASK
 from . import checkpoints
 from .blocks import Blocks, anchor_weights, room_for, text_blocks
 from .drafter_validation import validate
-from .drafting import PLAN, SAID, DraftLoss, Material, Rooms, Target, greedy, half_greedy
+from .drafting import (
+    PLAN,
+    SAID,
+    DraftLoss,
+    Material,
+    Rooms,
+    Target,
+    best_attention,
+    greedy,
+    half_greedy,
+)
 from .samples import QUESTIONS
 from .settings import DrafterSettings
 from .store import Batch, ClipStore
@@ -53,9 +63,7 @@ class DrafterTrainer(Trainer):
             window_context=settings.window_context, mask_token_id=mask)
         check_fit(config, model.config, Path(settings.out))
         drafter = Drafter.random(config, settings.seed).to(self.device).train()
-        kind = settings.attention
-        if kind == 'auto':
-            kind = 'flex' if self.device.type == 'cuda' else 'plain'
+        kind = best_attention(drafter) if settings.attention == 'auto' else settings.attention
         self.target = Target(model, self.tokenizer, self.geometry, drafter)
         return drafter, DraftLoss(drafter, self.target, kind)
 

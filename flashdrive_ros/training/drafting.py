@@ -7,6 +7,7 @@ annotations, never what the target said (spec `vflash.md` section 1.3).
 """
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +27,7 @@ from .forward import Geometry, Keys, aligned, as_type, attention, forward
 from .losses import IGNORE, join
 from .store import Asked, Batch
 
+log = logging.getLogger(__name__)
 PLAN, SAID = 0, 1
 """Branches with the target's own texts, when there are any; annotated answers come after them."""
 MOST_PRIMITIVES = 48
@@ -186,24 +188,43 @@ def attention_of(packed: Packed, kind: str) -> Attention:
 
 
 @lru_cache(maxsize=1)
-def _flex_functions(compiled: bool):
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-    if compiled:
-        return torch.compile(create_block_mask), torch.compile(flex_attention)
-    return create_block_mask, flex_attention
+def _compiled_flex():
+    from torch.nn.attention.flex_attention import flex_attention
+    return torch.compile(flex_attention)
 
 
 def _flex(packed: Packed) -> Attention:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
     device = packed.block.device
-    create, flex = _flex_functions(device.type == 'cuda')
+    flex = _compiled_flex() if device.type == 'cuda' else flex_attention
     windows, queries = packed.block.shape
-    mask = create(lambda b, h, q, k: packed.sees(b, q, k), windows, None, queries,
-                  packed.positions.shape[1], device=device)
+    mask = create_block_mask(lambda b, h, q, k: packed.sees(b, q, k), windows, None, queries,
+                             packed.positions.shape[1], device=device)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return flex(q.to(v.dtype).contiguous(), k.to(v.dtype).contiguous(), v.contiguous(),
                     block_mask=mask, enable_gqa=True)
     return attend
+
+
+def best_attention(drafter: Drafter) -> str:
+    """'flex' where it can be compiled for the drafter's device and heads, else 'plain'."""
+    device, config = drafter.fc.weight.device, drafter.config
+    if device.type != 'cuda':
+        return 'plain'
+    one = torch.ones(1, 64, dtype=torch.long, device=device)
+    packed = Packed(one, one > 0, one, one.float(), one > 0, one, one * 0, one * 64, one > 0,
+                    torch.arange(128, device=device)[None], 32)
+    q, k = (torch.randn(1, heads, n, config.head_dim, dtype=torch.bfloat16, device=device,
+                        requires_grad=True)
+            for heads, n in ((config.num_attention_heads, 64), (config.num_key_value_heads, 128)))
+    try:
+        _flex(packed)(q, k, k).sum().backward()
+        torch.cuda.synchronize(device)
+    except Exception as error:  # whatever a compiler may say
+        log.warning('attention is plain, FlexAttention fails here: %s', error)
+        return 'plain'
+    return 'flex'
 
 
 def greedy(logits: Tensor) -> Tensor:

@@ -182,7 +182,8 @@ class DrafterSettings(RunSettings):
                                          'outside')
     temperature: float = _setting(0.6, 'of the texts that are sampled; the other half is greedy')
     top_p: float = _setting(0.98, 'nucleus of the texts that are sampled')
-    attention: str = _setting('auto', 'flex (block-sparse), plain, or auto (flex on CUDA)')
+    attention: str = _setting('auto', 'flex (block-sparse), plain, or auto (flex where CUDA '
+                                       'compiles it)')
 
     def checks(self) -> dict[str, bool]:
         """Name of a setting -> whether its value fits."""
