@@ -19,12 +19,12 @@ from flashdrive_ros.core.reasoning import Generation, write
 from flashdrive_ros.core.stream import PromptStream
 from flashdrive_ros.training import blocks as packing
 from flashdrive_ros.training.blocks import Blocks, Branches, blocks_at, pack, primitive_blocks
+from flashdrive_ros.training.drafter_settings import DrafterSettings
 from flashdrive_ros.training.drafter_trainer import DrafterTrainer
 from flashdrive_ros.training.drafter_validation import proposals, simulated_rounds
 from flashdrive_ros.training.drafting import PLAN, SAID, DraftLoss, Rooms, Target, greedy
 from flashdrive_ros.training.forward import Geometry
 from flashdrive_ros.training.losses import IGNORE
-from flashdrive_ros.training.settings import DrafterSettings
 from flashdrive_ros.training.store import ClipStore
 
 pytestmark = pytest.mark.usefixtures('one_thread')
@@ -269,7 +269,7 @@ def test_a_drafter_learns_and_is_loaded_by_the_engine(settings, tmp_path):
     assert {'tokens_per_round/reason_B16', 'primitive_right'} <= set(figures)
     for name, parameter in trainer.model.named_parameters():
         assert torch.equal(parameter, frozen[name])
-    loaded = drafters.load(tmp_path / 'model-DFlash', trainer.model)
+    loaded = drafters.load(tmp_path / 'checkpoint', trainer.model)
     assert (loaded.config.block_size, loaded.config.window_context) == (8, True)
     weight = trainer.averaged.by_name()['mask_embedding']
     torch.testing.assert_close(loaded.mask_embedding, weight.bfloat16().float())

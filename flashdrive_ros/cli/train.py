@@ -21,14 +21,15 @@ from ..errors import UserError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the tasks and their options."""
     from ..training import settings
+    from ..training.drafter_settings import DrafterSettings
     tasks = parser.add_subparsers(dest='task', metavar='<task>', required=True)
     run_ = tasks.add_parser('run', help='train')
     settings.add_arguments(run_, settings.TrainSettings)
     drafter = tasks.add_parser('drafter', help='train a drafter of text and primitives for a '
                                                'frozen model')
-    settings.add_arguments(drafter, settings.DrafterSettings)
+    settings.add_arguments(drafter, DrafterSettings)
     primitives = tasks.add_parser('primitives', help='the same with primitives only')
-    settings.add_arguments(primitives, settings.DrafterSettings, text_tokens=0)
+    settings.add_arguments(primitives, DrafterSettings, text_tokens=0)
     measure = tasks.add_parser('measure', help='how fast clips are made, and how big they are')
     measure.add_argument('--workers', type=int, default=2, help='processes')
     measure.add_argument('--seconds', type=float, default=20.0, help='how long to measure')

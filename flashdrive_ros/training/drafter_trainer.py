@@ -1,7 +1,7 @@
 """
 The training run of a drafter: the frozen model looks at windows, the drafter learns from it.
 
-    settings -> model, drafter, clips -> steps of one look and several updates -> -DFlash directory
+    settings -> model, drafter, clips -> steps of one look and several updates -> checkpoint
 """
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..core import drafter as drafters
 from ..core.config import CheckpointError
 from ..core.drafter import Drafter, DrafterConfig, check_fit
 from ..core.primitives.coordinates import MASK
 from . import checkpoints
 from .blocks import Blocks, anchor_weights, room_for, text_blocks
+from .drafter_settings import DrafterSettings
 from .drafter_validation import validate
 from .drafting import (
     PLAN,
@@ -30,7 +32,6 @@ from .drafting import (
     half_greedy,
 )
 from .samples import QUESTIONS
-from .settings import DrafterSettings
 from .store import Batch, ClipStore
 from .trainer import Trainer
 
@@ -62,10 +63,14 @@ class DrafterTrainer(Trainer):
             block_size=settings.block_sizes[0], context_len=settings.context,
             window_context=settings.window_context, mask_token_id=mask)
         check_fit(config, model.config, Path(settings.out))
-        drafter = Drafter.random(config, settings.seed).to(self.device).train()
+        if settings.drafter:
+            drafter = drafters.load(Path(settings.drafter), model).float().requires_grad_(True)
+        else:
+            drafter = Drafter.random(config, settings.seed).to(self.device)
         kind = best_attention(drafter) if settings.attention == 'auto' else settings.attention
         self.target = Target(model, self.tokenizer, self.geometry, drafter)
-        return drafter, DraftLoss(drafter, self.target, kind)
+        return drafter.train(), DraftLoss(drafter, self.target, kind, settings.text_weight,
+                                          settings.primitive_weight)
 
     def _compile(self) -> None:
         """Compile what repeats in the frozen model."""
@@ -170,6 +175,5 @@ class DrafterTrainer(Trainer):
 
     def _export(self, training: dict) -> None:
         settings = self.settings
-        name = f'{Path(settings.model).name}-DFlash'
-        checkpoints.export_drafter(self.network, self.averaged.by_name(), self.out / name,
+        checkpoints.export_drafter(self.network, self.averaged.by_name(), self.out / 'checkpoint',
                                    {'blocks': list(settings.block_sizes), **training})

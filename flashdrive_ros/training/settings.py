@@ -13,7 +13,8 @@ if TYPE_CHECKING:  # the command line shall not wait for torch
 STAGES = ('full', 'streaming-expert', 'streaming-vlm')
 
 
-def _setting(default, text: str):
+def setting(default, text: str):
+    """Return a field with its default and what it means."""
     return dataclasses.field(default=default, metadata={'help': text})
 
 
@@ -21,45 +22,45 @@ def _setting(default, text: str):
 class RunSettings:
     """Any run; `steps` or `minutes` ends it, whichever comes first (0: not limited by it)."""
 
-    model: str = _setting('small', 'checkpoint to begin from: a name or a directory; without '
-                                   'weights it begins from random ones')
-    out: str = _setting('out/train', 'folder for checkpoint, state, log and curves')
-    steps: int = _setting(0, 'number of steps; 0: no limit')
-    minutes: float = _setting(0.0, 'time for training, waiting for the first clips left out; '
-                                   '0: no limit')
-    batch: int = _setting(256, 'windows per step and process')
-    learning_rate: float = _setting(1e-3, 'highest learning rate')
-    warmup_steps: int = _setting(200, 'steps in which the learning rate rises')
-    decay_share: float = _setting(0.4, 'last share of the run in which it falls linearly')
-    final_rate: float = _setting(0.03, 'share of the learning rate that is left at the end')
-    weight_decay: float = _setting(0.05, 'AdamW, on matrices only')
-    clip_norm: float = _setting(1.0, 'largest norm of the gradient')
-    ema: float = _setting(0.998, 'weight of the past in the averaged weights that are saved')
-    workers: int = _setting(0, 'processes that draw clips; 0: draw in this process')
-    ray_workers: int = _setting(0, 'the same as tasks on a Ray cluster instead')
-    image: str = _setting('320x180', 'width x height of the cameras')
-    clip_frames: int = _setting(4, 'frames of a clip: the more, the more windows that are alike; '
-                                   'streaming stages need 19')
-    clips_per_episode: int = _setting(20, 'clips drawn of one episode')
-    augment: float = _setting(1.0, 'how much colours and grain change each time; 0: not')
-    episode_seconds: float = _setting(60.0, 'length of an episode')
-    store_gib: float = _setting(2.0, 'memory for clips on the training device')
-    first_clips: int = _setting(64, 'clips that must be there before the first step')
-    clips_per_step: float = _setting(0.0, 'take exactly so many clips per step (repeatable); '
-                                          '0: take what is there')
-    precision: str = _setting('auto', 'float32, bfloat16, or auto (bfloat16 on CUDA)')
-    compile: bool = _setting(False, 'torch.compile everything around the attention')
-    device: str = _setting('auto', 'device to train on')
-    seed: int = _setting(0, 'seed of weights, clips and noise')
-    validation_clips: int = _setting(128, 'held-out clips; 0: no validation')
-    validation_frames: int = _setting(19, 'frames of a held-out clip; its last window counts')
-    validation_workers: int = _setting(2, 'processes that draw them; 0: draw in this process')
-    validate_every: float = _setting(90.0, 'seconds between validations (there is one at the end)')
-    validate_steps: int = _setting(0, 'steps between validations instead')
-    save_every: float = _setting(180.0, 'seconds between saves of checkpoint and state')
-    log_every: int = _setting(20, 'steps between log lines')
-    keep_state: bool = _setting(True, 'save the whole state for --resume (16 bytes a parameter)')
-    resume: bool = _setting(False, 'go on from the state in the output folder')
+    model: str = setting('small', 'checkpoint to begin from: a name or a directory; without '
+                                  'weights it begins from random ones')
+    out: str = setting('out/train', 'folder for checkpoint, state, log and curves')
+    steps: int = setting(0, 'number of steps; 0: no limit')
+    minutes: float = setting(0.0, 'time for training, waiting for the first clips left out; '
+                                  '0: no limit')
+    batch: int = setting(256, 'windows per step and process')
+    learning_rate: float = setting(1e-3, 'highest learning rate')
+    warmup_steps: int = setting(200, 'steps in which the learning rate rises')
+    decay_share: float = setting(0.4, 'last share of the run in which it falls linearly')
+    final_rate: float = setting(0.03, 'share of the learning rate that is left at the end')
+    weight_decay: float = setting(0.05, 'AdamW, on matrices only')
+    clip_norm: float = setting(1.0, 'largest norm of the gradient')
+    ema: float = setting(0.998, 'weight of the past in the averaged weights that are saved')
+    workers: int = setting(0, 'processes that draw clips; 0: draw in this process')
+    ray_workers: int = setting(0, 'the same as tasks on a Ray cluster instead')
+    image: str = setting('320x180', 'width x height of the cameras')
+    clip_frames: int = setting(4, 'frames of a clip: the more, the more windows that are alike; '
+                                  'streaming stages need 19')
+    clips_per_episode: int = setting(20, 'clips drawn of one episode')
+    augment: float = setting(1.0, 'how much colours and grain change each time; 0: not')
+    episode_seconds: float = setting(60.0, 'length of an episode')
+    store_gib: float = setting(2.0, 'memory for clips on the training device')
+    first_clips: int = setting(64, 'clips that must be there before the first step')
+    clips_per_step: float = setting(0.0, 'take exactly so many clips per step (repeatable); '
+                                         '0: take what is there')
+    precision: str = setting('auto', 'float32, bfloat16, or auto (bfloat16 on CUDA)')
+    compile: bool = setting(False, 'torch.compile everything around the attention')
+    device: str = setting('auto', 'device to train on')
+    seed: int = setting(0, 'seed of weights, clips and noise')
+    validation_clips: int = setting(128, 'held-out clips; 0: no validation')
+    validation_frames: int = setting(19, 'frames of a held-out clip; its last window counts')
+    validation_workers: int = setting(2, 'processes that draw them; 0: draw in this process')
+    validate_every: float = setting(90.0, 'seconds between validations (there is one at the end)')
+    validate_steps: int = setting(0, 'steps between validations instead')
+    save_every: float = setting(180.0, 'seconds between saves of checkpoint and state')
+    log_every: int = setting(20, 'steps between log lines')
+    keep_state: bool = setting(True, 'save the whole state for --resume (16 bytes a parameter)')
+    resume: bool = setting(False, 'go on from the state in the output folder')
 
     def __post_init__(self):
         """Refuse what does not fit together, naming the setting."""
@@ -104,16 +105,16 @@ class RunSettings:
 class TrainSettings(RunSettings):
     """Training of the model itself."""
 
-    stage: str = _setting('full', f'what is trained: {", ".join(STAGES)}')
-    fresh: bool = _setting(False, 'begin from random weights whatever the checkpoint has')
-    draws: int = _setting(4, 'noises per window in flow matching')
-    reason_weight: float = _setting(0.5, 'weight of the reasoning text')
-    answer_weight: float = _setting(0.5, 'weight of the answers to questions')
-    seeing_weight: float = _setting(1.0, 'weight of the dense lesson on what the images show; '
-                                         '0: without it')
-    wrong_reason_share: float = _setting(0.15, 'windows whose expert is told a wrong reason')
-    rollout: str = _setting('4,16', 'fewest and most windows of a streaming rollout')
-    shard_mib: float = _setting(15.0, 'largest file of the checkpoint, MiB')
+    stage: str = setting('full', f'what is trained: {", ".join(STAGES)}')
+    fresh: bool = setting(False, 'begin from random weights whatever the checkpoint has')
+    draws: int = setting(4, 'noises per window in flow matching')
+    reason_weight: float = setting(0.5, 'weight of the reasoning text')
+    answer_weight: float = setting(0.5, 'weight of the answers to questions')
+    seeing_weight: float = setting(1.0, 'weight of the dense lesson on what the images show; '
+                                        '0: without it')
+    wrong_reason_share: float = setting(0.15, 'windows whose expert is told a wrong reason')
+    rollout: str = setting('4,16', 'fewest and most windows of a streaming rollout')
+    shard_mib: float = setting(15.0, 'largest file of the checkpoint, MiB')
 
     def checks(self) -> dict[str, bool]:
         """Name of a setting -> whether its value fits."""
@@ -144,64 +145,6 @@ class TrainSettings(RunSettings):
         return LossConfig(draws=self.draws, flow_time='uniform', reason_weight=reason,
                           answer_weight=0.0, seeing_weight=0.0,
                           wrong_reason_share=self.wrong_reason_share)
-
-
-@dataclass(frozen=True)
-class DrafterSettings(RunSettings):
-    """
-    Training of a drafter for a frozen model.
-
-    A step is one pass of the model over `batch` windows and `passes` times as many updates
-    as there are `part` windows in them.
-    """
-
-    model: str = _setting('small', 'checkpoint to draft for: a name or a directory')
-    out: str = _setting('out/drafter', 'folder for the drafter, state, log and curves')
-    batch: int = _setting(256, 'windows that the model looks at in a step, per process')
-    learning_rate: float = _setting(1.5e-3, 'highest learning rate')
-    warmup_steps: int = _setting(10, 'steps in which the learning rate rises')
-    weight_decay: float = _setting(0.01, 'AdamW, on matrices only')
-    ema: float = _setting(0.99, 'weight of the past in the averaged weights that are saved')
-    validation_frames: int = _setting(4, 'frames of a held-out clip; its last window counts')
-    validation_clips: int = _setting(96, 'held-out clips; 0: no validation')
-    log_every: int = _setting(5, 'steps between log lines')
-    part: int = _setting(64, 'windows of an update')
-    passes: int = _setting(2, 'times that each window is used, with other anchors')
-    layers: int = _setting(2, 'layers of the drafter')
-    taps: str = _setting('1,3,5,7', 'layers of the model whose outputs the drafter reads: behind '
-                                    'the last image features, then every second to the last')
-    blocks: str = _setting('8,16', 'lengths of the blocks of text in turn; the first is the '
-                                   "drafter's own")
-    context: int = _setting(8, 'tokens that a block of text sees')
-    window_context: bool = _setting(True, 'blocks of primitives see the whole window')
-    questions: int = _setting(3, 'annotated answers of a window in a step')
-    text_tokens: int = _setting(192, 'tokens of the blocks of text of a window; 0: none')
-    primitive_tokens: int = _setting(192, 'room for its primitives; 0: none')
-    answer_share: float = _setting(0.4, 'share of the blocks of text that are in answers')
-    inside_weight: float = _setting(0.2, 'how likely an anchor is inside a primitive, to 1 '
-                                         'outside')
-    temperature: float = _setting(0.6, 'of the texts that are sampled; the other half is greedy')
-    top_p: float = _setting(0.98, 'nucleus of the texts that are sampled')
-    attention: str = _setting('auto', 'flex (block-sparse), plain, or auto (flex where CUDA '
-                                       'compiles it)')
-
-    def checks(self) -> dict[str, bool]:
-        """Name of a setting -> whether its value fits."""
-        return {**super().checks(), 'part': self.part >= 1, 'passes': self.passes >= 1,
-                'blocks': min(self.block_sizes) >= 2, 'questions': 1 <= self.questions <= 6,
-                'text_tokens': self.text_tokens == 0 or self.text_tokens >= max(self.block_sizes),
-                'primitive_tokens': self.primitive_tokens > 0 or self.text_tokens > 0,
-                'attention': self.attention in ('auto', 'flex', 'plain')}
-
-    @property
-    def layer_ids(self) -> tuple[int, ...]:
-        """Layers of the model that are read."""
-        return tuple(int(n) for n in self.taps.split(','))
-
-    @property
-    def block_sizes(self) -> tuple[int, ...]:
-        """Lengths of the blocks of text."""
-        return tuple(int(n) for n in self.blocks.split(','))
 
 
 def add_arguments(parser: argparse.ArgumentParser, kind: type[RunSettings], **defaults) -> None:

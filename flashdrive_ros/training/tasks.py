@@ -14,12 +14,13 @@ import torch
 from ..core import checkpoint
 from ..core.config import CheckpointError
 from . import curves as pictures
+from .drafter_settings import DrafterSettings
 from .drafter_trainer import DrafterTrainer
 from .forward import Geometry
 from .producers import Producers
 from .producers import measure as measure_clips
 from .samples import ClipConfig, clip_fields
-from .settings import DrafterSettings, TrainSettings, from_arguments
+from .settings import TrainSettings, from_arguments
 from .store import ClipStore
 from .trainer import CAMERAS, Trainer, make_maker
 from .validation import ValidationConfig, validate
