@@ -5,7 +5,7 @@ Train a model in the embedded world: data, losses, streaming fine-tuning.
     flashdrive train run --resume --minutes 60 --workers 8 --out out/train
     flashdrive train run --stage streaming-expert --model out/train/checkpoint …
     torchrun --nproc-per-node 4 -m flashdrive_ros.training run --minutes 30 --workers 8
-    flashdrive train drafter --minutes 5 --workers 8 --batch 96 --out out/drafter
+    flashdrive train drafter --minutes 4 --workers 8 --out out/drafter
     flashdrive train measure --workers 8
     flashdrive train benchmark --batch 64 128 256
     flashdrive train evaluate --models out/train/checkpoint
@@ -25,9 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tasks = parser.add_subparsers(dest='task', metavar='<task>', required=True)
     run_ = tasks.add_parser('run', help='train')
     settings.add_arguments(run_, settings.TrainSettings)
-    for name, what in (('drafter', 'train a drafter for a frozen model: its texts and primitives'),
-                       ('primitives', 'the same for primitives alone')):
-        settings.add_arguments(tasks.add_parser(name, help=what), DrafterSettings)
+    drafter = tasks.add_parser('drafter', help='train a drafter of text and primitives for a '
+                                               'frozen model')
+    settings.add_arguments(drafter, DrafterSettings)
+    primitives = tasks.add_parser('primitives', help='the same with primitives only')
+    settings.add_arguments(primitives, DrafterSettings, text_tokens=0)
     measure = tasks.add_parser('measure', help='how fast clips are made, and how big they are')
     measure.add_argument('--workers', type=int, default=2, help='processes')
     measure.add_argument('--seconds', type=float, default=20.0, help='how long to measure')

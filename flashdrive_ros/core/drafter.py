@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,6 +27,8 @@ from .rotary import decoder_rotary, rotate
 
 log = logging.getLogger(__name__)
 MASK_FILE = 'mask_embedding.pt'
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(q [b, heads, L, d], k and v [b, kv_heads, n + L, d]) -> [b, heads, L, d]."""
 
 
 @dataclass(frozen=True)
@@ -131,14 +134,17 @@ class Drafter(nn.Module):
         return torch.cat((anchors[:, None], masks), 1)
 
     def forward(self, x: Tensor, context: Tensor, positions: Tensor,
-                mask: Tensor | None = None) -> Tensor:
+                mask: Tensor | None = None, attend: Attention | None = None) -> Tensor:
         """
         Normed states [b, L, hidden], to be multiplied with the target's head.
 
         `x` [b, L, hidden] are the block's embeddings, `context` [b, n, hidden]
         fused features, `positions` [b or 1, n + L] of both.  `mask` is additive
         [b or 1, 1, L, n + L]; None: all of a block sees all of it and its context.
+        `attend` does the attention in its place (training).
         """
+        attend = attend or partial(F.scaled_dot_product_attention, attn_mask=mask,
+                                   enable_gqa=True)
         n = context.shape[1]
         cos, sin = self._tables(positions, x.dtype)
         for layer in self.layers:
@@ -147,7 +153,7 @@ class Drafter(nn.Module):
             k = rotate(torch.cat((seen_k, k), 2), cos, sin)
             v = torch.cat((seen_v, v), 2)
             q = rotate(q, cos[:, :, n:], sin[:, :, n:])
-            x = layer.after(x, F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True))
+            x = layer.after(x, attend(q, k, v))
         return self.norm(x)
 
     def _tables(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

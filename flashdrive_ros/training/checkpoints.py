@@ -10,7 +10,8 @@ import copy
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from torch import Tensor
 
 from ..core import checkpoint
 from ..core.config import ActionConfig, CheckpointError
+from ..core.drafter import Drafter
+from ..core.drafter import save as save_drafter
 from ..core.model import Alpamayo
 from ..core.tokenizer import Tokenizer
 from .initialise import initialise
@@ -56,9 +59,24 @@ def export(model: Alpamayo, weights: Mapping[str, Tensor], source: str, out: Pat
            training: dict, shard_mib: float) -> Path:
     """Write the checkpoint directory `out` with `weights` (by parameter name); returns it."""
     directory = checkpoint.find(source)
+    with whole(out) as fresh:
+        _export(model, weights, directory, fresh, training, shard_mib)
+    return out
+
+
+@contextmanager
+def whole(out: Path) -> Iterator[Path]:
+    """Give a folder to write to that becomes `out` when it is complete."""
     fresh = out.with_name(out.name + '.new')
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
+    yield fresh
+    shutil.rmtree(out, ignore_errors=True)
+    fresh.rename(out)
+
+
+def _export(model: Alpamayo, weights: Mapping[str, Tensor], directory: Path, fresh: Path,
+            training: dict, shard_mib: float) -> None:
     raw = json.loads((directory / 'config.json').read_text(encoding='utf-8'))
     vlm = str(raw.get('vlm_name_or_path', 'vlm'))
     for name in ('tokenizer.json', f'{vlm}/config.json', f'{vlm}/tokenizer.json'):
@@ -77,9 +95,15 @@ def export(model: Alpamayo, weights: Mapping[str, Tensor], source: str, out: Pat
         for name, parameter in averaged.named_parameters():
             parameter.copy_(weights[name])
     checkpoint.save(averaged.to(torch.bfloat16), fresh, int(shard_mib * 2 ** 20))
-    shutil.rmtree(out, ignore_errors=True)
-    fresh.rename(out)
-    return out
+
+
+def export_drafter(drafter: Drafter, weights: Mapping[str, Tensor], out: Path,
+                   training: dict) -> None:
+    """Write the `-DFlash` directory `out` with `weights` (by parameter name) in bfloat16."""
+    averaged = copy.deepcopy(drafter)
+    averaged.load_state_dict(weights)
+    with whole(out) as fresh:
+        save_drafter(averaged.to(torch.bfloat16), fresh, flashdrive={'training': training})
 
 
 def save_state(path: Path, state: dict) -> None:

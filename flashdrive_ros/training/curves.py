@@ -7,9 +7,13 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 PANELS = (
-    ('losses', ('action', 'reason', 'answer', 'seen_vision', 'seen_language'), True),
-    ('tokens right', ('reason_right', 'answer_right', 'cause_right'), False),
+    ('losses', ('action', 'reason', 'answer', 'seen_vision', 'seen_language', 'text',
+                'primitive'), True),
+    ('tokens right', ('reason_right', 'answer_right', 'cause_right', 'text_right',
+                      'primitive_right'), False),
     ('minADE at 6.4 s, m', ('minADE1', 'minADE6', 'constant_velocity'), False),
+    ('tokens per round', tuple(f'tokens_per_round/{what}' for what in (
+        'reason_B8', 'reason_B16', 'answer_B8')), False),
     ('windows/s', ('windows_per_s',), False),
 )
 
@@ -31,8 +35,11 @@ def draw(path: Path, picture: Path) -> bool:
     matplotlib.use('Agg')
     from matplotlib import pyplot
     lines = read_log(path)
-    figure, axes = pyplot.subplots(1, len(PANELS), figsize=(4 * len(PANELS), 3))
-    for axis, (title, names, logarithmic) in zip(axes, PANELS):
+    panels = [p for p in PANELS if any(name in line for line in lines for name in p[1])]
+    if not panels:
+        return False
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(4 * len(panels), 3), squeeze=False)
+    for axis, (title, names, logarithmic) in zip(axes[0], panels):
         for name in names:
             points = [(line['step'], line[name]) for line in lines if name in line]
             if points:

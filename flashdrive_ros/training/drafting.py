@@ -1,316 +1,239 @@
 """
-What a drafter learns: the target's own next words, and whole primitives at once.
+What a drafter learns from: a frozen target's states, its own texts, and annotations.
 
-Text blocks begin at random anchors and see the last few tokens before them; their
-labels are what the target itself says.  Every annotated primitive is one block that
-sees the whole branch before its start token; its labels are the annotation (specs
-`alpamayo.md` section 11, `vflash.md` sections 1.3 and 3).
+One pass of the target over some windows serves several updates.  Texts are the
+target's own samples, as they will be when the drafter is used; primitives are the
+annotations, never what the target said (spec `vflash.md` section 1.3).
 """
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core.drafter import Drafter, Taps
+from ..core.drafter import Attention, Drafter, Taps
 from ..core.model import Alpamayo
-from ..core.primitives.coordinates import BINS, MARKERS
-from ..core.sampling import probabilities
+from ..core.primitives.coordinates import BINS, NONE
+from ..core.primitives.reading import Reader
 from ..core.tokenizer import Tokenizer
-from .forward import Geometry, aligned, forward
-from .losses import IGNORE, Joined, join
-from .store import Batch
-from .validation import reason
+from .blocks import Blocks, Branches, Packed, pack, primitive_blocks
+from .decoding import decode, mixed_choice
+from .forward import Geometry, Keys, aligned, as_type, attention, forward
+from .losses import IGNORE, join
+from .store import Asked, Batch
 
-BOX_SIZE = 6
-
-
-@dataclass(frozen=True)
-class Features:
-    """
-    Fused features of a batch: of the prompt `window` [B, P, h], and behind it.
-
-    `plan` and `asked` [B, n, h] are those of the reasoning's and the question's branch.
-    """
-
-    window: Tensor
-    plan: Tensor
-    asked: Tensor
+log = logging.getLogger(__name__)
+PLAN, SAID = 0, 1
+"""Branches with the target's own texts, when there are any; annotated answers come after them."""
+MOST_PRIMITIVES = 48
 
 
 @dataclass(frozen=True)
-class Blocks:
+class Rooms:
+    """Columns of prompts and questions, and the tokens that a reason and an answer may have."""
+
+    prompt: int
+    question: int
+    reason: int
+    answer: int
+
+
+@dataclass(frozen=True)
+class Material:
     """
-    Primitives of B answers, their tokens side by side in L columns.
+    W windows that the target has seen.
 
-    `start` [B, L] is the column of the branch where the block begins (-1: nothing here),
-    `place` [B, L] counts within the block, `labels` [B, L] are the coordinates to draft,
-    `anchor` [B, L] the start tokens' ids.
+    `prompt` [W, P, taps * hidden] and `behind` [W, N, taps * hidden] are its tapped states
+    up to the last image and of the branches; `primitives` the annotated blocks.
     """
 
-    start: Tensor
-    place: Tensor
-    labels: Tensor
-    anchor: Tensor
+    prompt: Tensor
+    behind: Tensor
+    branches: Branches
+    primitives: Blocks
+
+    def __len__(self) -> int:
+        return len(self.prompt)
+
+    def rows(self, chosen: Tensor) -> Material:
+        """Some of the windows."""
+        return Material(self.prompt[chosen], self.behind[chosen], self.branches.rows(chosen),
+                        self.primitives.rows(chosen))
+
+    @property
+    def states(self) -> Tensor:
+        """Tapped states [W, P + N, taps * hidden] of the context."""
+        return torch.cat((self.prompt, self.behind), 1)
 
 
-class Markers:
-    """Ids by which primitives are found in answers."""
+class Target:
+    """The frozen model whose tokens are to be proposed."""
 
-    def __init__(self, tokenizer: Tokenizer, device: torch.device):
-        def ids(*names):
-            return torch.tensor([tokenizer.id(name) for name in names], device=device)
-        self.box_start, self.box_end = ids(*MARKERS['box_2d'])
-        pairs = [MARKERS[kind] for kind in ('trajectory_2d', 'trajectory_3d')]
-        self.path_starts, self.path_ends = (ids(*names) for names in zip(*pairs))
-        self.call_end = torch.tensor(tokenizer.encode('</tool_call>'), device=device)
-        self.none = ids('none')
-        self.first = tokenizer.id('0')
+    def __init__(self, model: Alpamayo, tokenizer: Tokenizer, geometry: Geometry,
+                 drafter: Drafter):
+        self.model, self.geometry, self.config = model.requires_grad_(False), geometry, \
+            drafter.config
+        self.reader = Reader(tokenizer)
+        self.reason_end = tokenizer.id('traj_future_start')
+        self.answer_end = tokenizer.id('answer_end')
+        self.plain = model.allowed_tokens(trajectory_tokens=False)
+        self.anything = model.allowed_tokens(trajectory_tokens=True)
+        self.coordinates = torch.zeros_like(self.anything)
+        """Mask over the vocabulary: tokens inside of primitives."""
+        first = tokenizer.id('0')
+        self.coordinates[first:first + BINS + 1] = True
+        self.coordinates[tokenizer.id(NONE.strip('<|>'))] = True
 
-    def is_coordinate(self, ids: Tensor) -> Tensor:
-        """Whether tokens are numbers or say that there is none."""
-        return ((ids >= self.first) & (ids <= self.first + BINS)) | (ids == self.none)
-
-    def blocks(self, ids: Tensor, learned: Tensor) -> Blocks:
+    @torch.no_grad()
+    def study(self, batch: Batch, asked: Asked, rooms: Rooms,
+              pick: Callable[[Tensor], Tensor] | None) -> Material:
         """
-        Find the primitives in branches `ids` [B, n] of which `learned` [B, n] are answers.
+        Look at windows, say something about them and read the annotated answers.
 
-        An absent box counts as a block of full size whose other coordinates nobody
-        learns: its size must not tell what it holds.
+        `asked` [W, m, n] are questions with their answers; `pick` as in `decode`, None: the
+        target says nothing itself.
         """
-        before, after = F.pad(ids, (1, 0))[:, :-1], F.pad(ids, (0, 1))[:, 1:]
-        a_path = torch.isin(ids, self.path_starts)
-        opens = learned & ((ids == self.box_start) | (a_path & (before == self.call_end)))
-        closes = (ids == self.box_end) | (
-            torch.isin(ids, self.path_ends) & ~torch.isin(after, self.path_starts))
-        number = opens.long().cumsum(1)
-        ended = F.pad((closes & learned).long().cumsum(1), (1, 0))[:, :-1]
-        inside = learned & (number > ended)
-        column = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-        start = torch.where(opens, column, -1).cummax(1).values
-        absent = inside & (ids == self.none) & (column == start + 1) & (
-            ids.gather(1, start.clamp(min=0)) == self.box_start)
-        counts = inside.long() + absent * (BOX_SIZE - 3)
-        ends = counts.cumsum(1)
-        width = max(int(ends[:, -1].max()), 1)
-        row = torch.arange(width, device=ids.device).expand(len(ids), -1).contiguous()
-        source = torch.searchsorted(ends, row, right=True)
-        there = source < ids.shape[1]
-        source = source.clamp(max=ids.shape[1] - 1)
-        copy = row - (ends - counts).gather(1, source)
-        start = torch.where(there, start.gather(1, source), -1)
-        is_end = source > start + 1
-        of_absent = absent.gather(1, (start + 1).clamp(0, ids.shape[1] - 1))
-        place = source - start + copy + torch.where(of_absent & is_end, BOX_SIZE - 3, 0)
-        token = ids.gather(1, source)
-        right = there & (place > 0) & (copy == 0) & self.is_coordinate(token)
-        return Blocks(start, place, torch.where(right, token, IGNORE),
-                      ids.gather(1, start.clamp(min=0)))
+        model, geometry = self.model, self.geometry
+        taps = Taps(self.config)
+        window = forward(model, geometry, batch.images, taps=taps)
+        joined, spoken = self._own_texts(batch, asked, rooms, pick, window.keys) if pick else (
+            [], [])
+        width = rooms.question + rooms.answer
+        for m in range(asked.question_ids.shape[1]):
+            question_ids, question_length, answer_ids, answer_length = (
+                t[:, m] for t in (asked.question_ids, asked.question_length, asked.answer_ids,
+                                  asked.answer_length))
+            joined.append(join(question_ids, question_length, answer_ids, answer_length, width))
+            spoken.append(question_length)
+        read = Taps(self.config)
+        forward(model, geometry, None, [j.ids for j in joined], window.keys, taps=read)
+        firsts = torch.tensor([0] + [j.ids.shape[1] for j in joined]).cumsum(0).tolist()
+        branches = Branches(torch.cat([j.ids for j in joined], 1), tuple(firsts[:-1]),
+                            torch.stack([j.length for j in joined], 1).long(),
+                            torch.stack(spoken, 1).long(), geometry.slots)
+        annotated = range(2 if pick else 0, len(joined))
+        return Material(torch.cat(taps.chosen(), -1), torch.cat(read.chosen(), -1), branches,
+                        primitive_blocks(branches, annotated, self.reader, MOST_PRIMITIVES))
 
-
-@dataclass(frozen=True)
-class DraftLossConfig:
-    """
-    `anchors` text blocks a branch and window; labels k places behind the anchor weigh less.
-
-    `sampled_share` of the target's texts are drawn at `temperature` and `top_p`, the others
-    are its likeliest ones.
-    """
-
-    block_sizes: tuple[int, ...] = (8, 16)
-    gammas: tuple[float, ...] = (4.0, 7.0)
-    anchors: int = 6
-    text_weight: float = 1.0
-    primitive_weight: float = 1.0
-    sampled_share: float = 0.5
-    temperature: float = 0.6
-    top_p: float = 0.98
-    max_new_tokens: int = 32
+    def _own_texts(self, batch: Batch, asked: Asked, rooms: Rooms, pick, keys: Keys):
+        """Prompt with reasoning and first question with answer, as the target itself goes on."""
+        joined, spoken = [], []
+        for ids, length, columns, room, last, allowed in (
+                (batch.prompt_ids, batch.prompt_length, rooms.prompt, rooms.reason,
+                 self.reason_end, self.plain),
+                (asked.question_ids[:, 0], asked.question_length[:, 0], rooms.question,
+                 rooms.answer, self.answer_end, self.anything)):
+            said, count = decode(self.model, self.geometry, keys, ids[:, :columns], length, room,
+                                 [last], allowed, pick)
+            joined.append(join(ids, length, said, count, columns + room))
+            spoken.append(length)
+        return joined, spoken
 
 
 class DraftLoss(nn.Module):
-    """Losses of a drafter on a batch of windows, its `target` frozen."""
+    """Cross entropy of a drafter's proposals; the target is not part of the module."""
 
-    def __init__(self, target: Alpamayo, geometry: Geometry, tokenizer: Tokenizer,
-                 drafter: Drafter, config: DraftLossConfig):
+    def __init__(self, drafter: Drafter, target: Target, kind: str = 'plain',
+                 text_weight: float = 1.0, primitive_weight: float = 1.0):
         super().__init__()
-        self.drafter, self.config = drafter, config
-        self.frozen = (target, geometry, tokenizer)  # a tuple: not a part of this module
-        self.markers = Markers(tokenizer, target.device)
+        self.drafter, self.kind = drafter, kind
+        self.text_weight, self.primitive_weight = text_weight, primitive_weight
+        self.outside = (target,)  # a tuple hides it from the module's parameters
 
-    def forward(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the weighted 'loss' and its parts; `generator` lives on the batch's device."""
-        config = self.config
-        plan, asked, features = self.look(batch, generator)
-        losses = {'text': features.window.new_zeros(()), 'text_right': features.window.new_zeros(
-            ())}
-        if config.text_weight:
-            for size, gamma in zip(config.block_sizes, config.gammas):
-                for branch, seen, share in ((plan, features.plan, 0.75),
-                                            (asked, features.asked, 0.25)):
-                    loss, right = self.text(branch, seen, size, gamma, generator)
-                    share = share / len(config.block_sizes)
-                    losses['text'] = losses['text'] + share * loss
-                    losses['text_right'] = losses['text_right'] + share * right
-        losses |= self.primitives(asked, features)
-        losses['loss'] = (config.text_weight * losses['text']
-                          + config.primitive_weight * losses['primitives'])
-        return {name: value if name == 'loss' else value.detach()
-                for name, value in losses.items()}
+    def logits(self, material: Material, packed: Packed) -> Tensor:
+        """Logits [W, Q, vocabulary] of a packed pass, those of pad tokens at -inf."""
+        target, = self.outside
+        drafter, model = self.drafter, target.model
+        features = drafter.fuse([material.states])
+        anchors = model.embed_tokens(packed.anchor).to(drafter.mask_embedding.dtype)
+        x = torch.where(packed.is_anchor[..., None], anchors, drafter.mask_embedding)
+        states = drafter(x, features, packed.positions, attend=attention_of(packed, self.kind))
+        return model.lm_head(states).float().masked_fill(~target.anything, -torch.inf)
 
-    def look(self, batch: Batch, generator: torch.Generator | None
-             ) -> tuple[Joined, Joined, Features]:
-        """
-        Both branches with their features; the reasoning is the target's own.
-
-        Without a `generator` it is the likeliest one everywhere.
-        """
-        (target, geometry, tokenizer), config = self.frozen, self.config
-        window, behind = Taps(self.drafter.config), Taps(self.drafter.config)
-        with torch.no_grad():
-            keys = forward(target, geometry, batch.images, taps=window).keys
-            said = reason(target, geometry, tokenizer, batch, keys, config.max_new_tokens,
-                          self._sampler(len(batch), generator))
-            plan = _joined(said.ids[:, :int(said.length.max())], batch.prompt_length, said.length)
-            width = int((batch.question_length + batch.answer_length).max())
-            asked = join(batch.question_ids, batch.question_length, batch.answer_ids,
-                         batch.answer_length, width)
-            forward(target, geometry, None, (plan.ids, asked.ids), keys, taps=behind)
-        plan_features, asked_features = self.drafter.fuse(behind.chosen()).split(
-            (plan.ids.shape[1], width), 1)
-        return plan, asked, Features(self.drafter.fuse(window.chosen()), plan_features,
-                                     asked_features)
-
-    def _sampler(self, count: int, generator):
-        """(logits [B, vocabulary]) -> tokens [B]: some rows likeliest, some drawn."""
-        if generator is None:
-            return None
-        config = self.config
-        drawn = torch.rand(count, generator=generator, device=generator.device) \
-            < config.sampled_share
-
-        def pick(logits: Tensor) -> Tensor:
-            chances = probabilities(logits, config.temperature, config.top_p)
-            sampled = torch.multinomial(chances, 1, generator=generator)[:, 0]
-            return torch.where(drawn, sampled, logits.argmax(-1))
-        return pick
-
-    def text(self, branch: Joined, features: Tensor, size: int, gamma: float,
-             generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Loss of text blocks of `size` at random anchors, and the share of right proposals."""
-        learned = branch.labels != IGNORE
-        learned = F.pad(learned, (1, 0))[:, :-1]  # a token that was said, not the prompt's last
-        chance = torch.rand(learned.shape, generator=generator, device=learned.device)
-        chance = chance.masked_fill(~learned, -1)
-        count = min(self.config.anchors, chance.shape[1])
-        score, anchor = chance.topk(count, 1)
-        states, labels = self.drafted(branch, features, anchor, size)
-        labels = torch.where((score >= 0)[..., None], labels, IGNORE)
-        steps = torch.arange(size - 1, device=labels.device)
-        weight = (-steps / gamma).exp() * (labels != IGNORE)
-        logits = self._logits(states)
-        each = F.cross_entropy(logits.flatten(0, -2), labels.flatten().long(),
-                               ignore_index=IGNORE, reduction='none').view_as(labels)
-        total = weight.sum().clamp(min=1e-6)
-        right = ((logits.argmax(-1) == labels) * weight).sum() / total
-        return (each * weight).sum() / total, right
-
-    def drafted(self, branch: Joined, features: Tensor, anchor: Tensor,
-                size: int) -> tuple[Tensor, Tensor]:
-        """
-        States [B, A, size - 1, h] behind text `anchor` columns [B, A], and what is right there.
-
-        A block sees the last `context_len` tokens before its anchor.
-        """
-        target, drafter = self.frozen[0], self.drafter
-        batch, count = anchor.shape
-        n, context_len = branch.ids.shape[1], drafter.config.context_len
-        before = anchor[..., None] + torch.arange(-context_len, 0, device=anchor.device)
-        context = features.gather(1, before.clamp(min=0).flatten(1)[..., None].expand(
-            -1, -1, features.shape[2])).view(batch * count, context_len, -1)
-        x = drafter.block(target.embed_tokens(branch.ids.gather(1, anchor)).flatten(0, 1), size)
-        positions = torch.arange(context_len + size, device=anchor.device)[None]
-        states = drafter(x.to(context.dtype), context, positions)[:, 1:]
-        ahead = anchor[..., None] + torch.arange(1, size, device=anchor.device)
-        known = ahead < branch.length[:, None, None]
-        labels = branch.ids.gather(1, ahead.clamp(max=n - 1).flatten(1)).view_as(ahead)
-        return states.view(batch, count, size - 1, -1), torch.where(known, labels, IGNORE)
-
-    def primitives(self, asked: Joined, features: Features) -> dict[str, Tensor]:
-        """Loss of all annotated primitives, share of right tokens, mean error in bins."""
-        learned = F.pad(asked.labels != IGNORE, (1, 0))[:, :-1]
-        blocks = self.markers.blocks(asked.ids, learned)
-        wanted = blocks.labels != IGNORE
-        logits = self._logits(self.filled(blocks, features)[wanted])
-        labels = blocks.labels[wanted].long()
-        count = max(len(labels), 1)
-        first = self.markers.first
-        numbers = labels != self.markers.none
-        guessed = logits[:, first:first + BINS + 1].argmax(-1) + first
-        off = ((guessed - labels).abs() * numbers).sum() / numbers.sum().clamp(min=1)
-        return {'primitives': F.cross_entropy(logits, labels, reduction='sum') / count,
-                'primitives_right': (logits.argmax(-1) == labels).sum() / count,
-                'bins_off': off.float()}
-
-    def filled(self, blocks: Blocks, features: Features) -> Tensor:
-        """States [B, L, h] of all blocks side by side, each seeing what stands before it."""
-        target, drafter = self.frozen[0], self.drafter
-        slots = features.window.shape[1]
-        there, own = blocks.start >= 0, blocks.start[:, :, None] == blocks.start[:, None]
-        if drafter.config.window_context:
-            context = torch.cat((features.window, features.asked), 1)
-            column = torch.arange(-slots, features.asked.shape[1], device=own.device)
-        else:
-            context, slots = features.asked, 0
-            column = torch.arange(features.asked.shape[1], device=own.device)
-        seen = column < blocks.start[..., None]
-        if not drafter.config.window_context:
-            seen &= column >= blocks.start[..., None] - drafter.config.context_len
-        own &= there[:, :, None]
-        own |= torch.eye(own.shape[1], dtype=torch.bool, device=own.device)  # no empty row
-        masks = drafter.mask_embedding.expand(*blocks.place.shape, -1)
-        x = torch.where((blocks.place == 0)[..., None], target.embed_tokens(blocks.anchor), masks)
-        positions = torch.cat((column.expand(len(x), -1) + slots,
-                               slots + blocks.start + blocks.place), 1)
-        mask = aligned(torch.cat((seen, own), 2)[:, None]).to(context.dtype)
-        return drafter(x.to(context.dtype), context, positions, mask)
-
-    def _logits(self, states: Tensor) -> Tensor:
-        target = self.frozen[0]
-        weight = target.lm_head.weight[:target.config.vocab_size]
-        return F.linear(states, weight).float()
+    def forward(self, material: Material, blocks: Blocks, room: int) -> dict[str, Tensor]:
+        """Weighted 'loss' and its parts: losses of both kinds and shares of tokens right."""
+        packed = pack(blocks, room, material.branches, self.drafter.config)
+        logits = self.logits(material, packed)
+        entropy = F.cross_entropy(logits.flatten(0, 1), packed.label.flatten(), reduction='none',
+                                  ignore_index=IGNORE).view_as(packed.label)
+        right = logits.argmax(-1) == packed.label
+        loss, parts = 0.0, {}
+        for name, chosen, weight in (('text', ~packed.primitive, self.text_weight),
+                                     ('primitive', packed.primitive, self.primitive_weight)):
+            weights = packed.weight * chosen
+            learned = (packed.label != IGNORE) & chosen
+            part = (entropy * weights).sum() / weights.sum().clamp(min=1e-6)
+            loss = loss + weight * part
+            parts[name] = part.detach()
+            parts[f'{name}_right'] = (right & learned).sum() / learned.sum().clamp(min=1)
+        return {'loss': loss, **parts}
 
 
-def _joined(ids: Tensor, prompt_length: Tensor, length: Tensor) -> Joined:
-    """Branches of `ids` [B, n] whose tokens from `prompt_length` [B] to `length` were said."""
-    column = torch.arange(ids.shape[1], device=ids.device)
-    following = torch.cat((ids[:, 1:], ids.new_zeros(len(ids), 1)), 1)
-    learned = (column >= prompt_length[:, None] - 1) & (column < length[:, None] - 1)
-    return Joined(ids, torch.where(learned, following, IGNORE), length)
+def attention_of(packed: Packed, kind: str) -> Attention:
+    """Attention of a packed pass: 'plain' with a dense mask, 'flex' with a block-sparse one."""
+    if kind == 'flex':
+        return _flex(packed)
+    masks = {torch.float32: aligned(packed.mask())}
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if v.dtype not in masks:
+            masks[v.dtype] = as_type(masks[torch.float32], v.dtype)
+        return attention(q.to(v.dtype), k.to(v.dtype), v, masks[v.dtype])
+    return attend
 
 
-@torch.no_grad()
-def tokens_per_round(loss: DraftLoss, plan: Joined, features: Tensor, prompt_length: Tensor,
-                     size: int, allowed: Tensor) -> tuple[float, int]:
-    """
-    What drafting the reasonings of `plan` would commit a round, and in how many rounds.
+@lru_cache(maxsize=1)
+def _compiled_flex():
+    from torch.nn.attention.flex_attention import flex_attention
+    return torch.compile(flex_attention)
 
-    The texts are known, so a round's proposals are compared with them; the first token
-    comes from the prompt and is not counted.
-    """
-    at = prompt_length.clone()
-    committed = rounds = 0
-    while True:
-        running = at < plan.length - 1
-        if not running.any():
-            return committed / max(rounds, 1), rounds
-        states, wanted = loss.drafted(plan, features, at[:, None], size)
-        weight = loss.frozen[0].lm_head.weight
-        logits = F.linear(states[:, 0], weight).float().masked_fill(~allowed, -torch.inf)
-        same = (logits.argmax(-1) == wanted[:, 0]).long().cumprod(1).sum(1)
-        step = torch.minimum(same + 1, plan.length - 1 - at)
-        committed += int(step[running].sum())
-        rounds += int(running.sum())
-        at = torch.where(running, at + step, at)
+
+def _flex(packed: Packed) -> Attention:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    device = packed.block.device
+    flex = _compiled_flex() if device.type == 'cuda' else flex_attention
+    windows, queries = packed.block.shape
+    mask = create_block_mask(lambda b, h, q, k: packed.sees(b, q, k), windows, None, queries,
+                             packed.positions.shape[1], device=device)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return flex(q.to(v.dtype).contiguous(), k.to(v.dtype).contiguous(), v.contiguous(),
+                    block_mask=mask, enable_gqa=True)
+    return attend
+
+
+def best_attention(drafter: Drafter) -> str:
+    """'flex' where it can be compiled for the drafter's device and heads, else 'plain'."""
+    device, config = drafter.fc.weight.device, drafter.config
+    if device.type != 'cuda':
+        return 'plain'
+    one = torch.ones(1, 64, dtype=torch.long, device=device)
+    packed = Packed(one, one > 0, one, one.float(), one > 0, one, one * 0, one * 64, one > 0,
+                    torch.arange(128, device=device)[None], 32)
+    q, k = (torch.randn(1, heads, n, config.head_dim, dtype=torch.bfloat16, device=device,
+                        requires_grad=True)
+            for heads, n in ((config.num_attention_heads, 64), (config.num_key_value_heads, 128)))
+    try:
+        _flex(packed)(q, k, k).sum().backward()
+        torch.cuda.synchronize(device)
+    except Exception as error:  # whatever a compiler may say
+        log.warning('attention is plain, FlexAttention fails here: %s', error)
+        return 'plain'
+    return 'flex'
+
+
+def greedy(logits: Tensor) -> Tensor:
+    """`pick` of the likeliest tokens."""
+    return logits.argmax(-1)
+
+
+def half_greedy(windows: int, temperature: float, top_p: float,
+                generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+    """`pick` that is greedy in about half of the windows and samples in the others."""
+    coin = torch.rand(windows, generator=generator, device=generator.device) < 0.5
+    return mixed_choice(coin, temperature, top_p, generator)

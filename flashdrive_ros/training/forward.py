@@ -18,7 +18,6 @@ from torch import Tensor
 
 from ..core import images
 from ..core.attention import runs
-from ..core.decoder import TapList
 from ..core.model import Alpamayo
 from ..core.prompt import build_layout
 from ..core.rotary import decoder_rotary, rotate
@@ -210,15 +209,15 @@ def encode(model: Alpamayo, geometry: Geometry, pictures: Tensor) -> tuple[Tenso
 
 def forward(model: Alpamayo, geometry: Geometry, pictures: Tensor | None,
             branches: Sequence[Tensor] = (), past: Keys | None = None,
-            encoded: tuple[Tensor, Tensor] | None = None, taps: TapList | None = None) -> Forward:
+            encoded: tuple[Tensor, Tensor] | None = None, taps=None) -> Forward:
     """
     Compute a window of B samples, whole or on top of `past`.
 
     `pictures` uint8 [B, views, frames, 3, h, w]: all frames without `past`, the
     newest one (frames = 1) with it, None to only add `branches` (token ids
     [B, n] each) behind a window that is known.  `past` must have been slid.
-    `encoded` is what `encode` gives for the pictures, where that is known; `taps`
-    collects the states of all layers.
+    `encoded` is what `encode` gives for the pictures, where that is known; `taps` as in
+    `Decoder.forward`.
     """
     part, pieces, deepstack, rows = None, [], None, None
     if pictures is not None:

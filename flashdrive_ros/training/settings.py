@@ -147,16 +147,17 @@ class TrainSettings(RunSettings):
                           wrong_reason_share=self.wrong_reason_share)
 
 
-def add_arguments(parser: argparse.ArgumentParser, kind: type[RunSettings]) -> None:
-    """Add an option for every setting of `kind`."""
+def add_arguments(parser: argparse.ArgumentParser, kind: type[RunSettings], **defaults) -> None:
+    """Add an option for every setting of `kind`; `defaults` for some of them."""
     for field in dataclasses.fields(kind):
+        default = defaults.get(field.name, field.default)
         name = '--' + field.name.replace('_', '-')
-        text = f"{field.metadata['help']} (default: {field.default})".replace('%', '%%')
-        if isinstance(field.default, bool):
+        text = f"{field.metadata['help']} (default: {default})".replace('%', '%%')
+        if isinstance(default, bool):
             parser.add_argument(name, action=argparse.BooleanOptionalAction,
-                                default=field.default, help=text)
+                                default=default, help=text)
         else:
-            parser.add_argument(name, type=type(field.default), default=field.default, help=text)
+            parser.add_argument(name, type=type(default), default=default, help=text)
 
 
 def from_arguments(arguments: argparse.Namespace, kind: type[RunSettings]) -> RunSettings:

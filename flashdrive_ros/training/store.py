@@ -58,6 +58,16 @@ class Batch:
         return [Batch(*part) for part in zip(*parts)]
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Questions about W windows and their answers: ids [W, m, n] with lengths [W, m]."""
+
+    question_ids: Tensor
+    question_length: Tensor
+    answer_ids: Tensor
+    answer_length: Tensor
+
+
 class Staging:
     """Page-locked buffers through which clips reach the device while it computes."""
 
@@ -152,11 +162,19 @@ class ClipStore:
             return (clips, windows) if variant is None else (clips, windows, variant)
         return Batch(pictures, *(self.arrays[name][place(name)] for name in names))
 
+    def asked(self, clips: Tensor, windows: Tensor, chosen: Tensor) -> Asked:
+        """Questions `chosen` [B, m] of the windows `windows` [B] of `clips` [B]."""
+        places = clips[:, None], windows[:, None], chosen
+        return Asked(*(self.arrays[name][places] for name in Asked.__dataclass_fields__))
+
+    def places(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw `count` windows: clips [B] and windows [B]; `generator` lives on the CPU."""
+        return tuple(torch.randint(n, (count,), generator=generator).to(self.device)
+                     for n in (self.filled, self.windows))
+
     def sample(self, count: int, generator: torch.Generator) -> Batch:
         """Draw `count` windows at random; `generator` lives on the CPU."""
-        clips = torch.randint(self.filled, (count,), generator=generator).to(self.device)
-        windows = torch.randint(self.windows, (count,), generator=generator).to(self.device)
-        return self.batch(clips, windows, self._texts(count, generator))
+        return self.batch(*self.places(count, generator), self._texts(count, generator))
 
     def rollouts(self, count: int, length: int, generator: torch.Generator) -> list[Batch]:
         """Draw `count` runs of `length` windows that follow each other, oldest window first."""

@@ -41,18 +41,15 @@ def run(args: argparse.Namespace) -> None:
 
 
 def drafter(args: argparse.Namespace) -> None:
-    """Train a drafter of texts and primitives."""
-    settings = from_arguments(args, DrafterSettings)
-    trainer = DrafterTrainer(settings)
-    log.info('drafter of %s: %.2f M parameters on %s', trainer.model.config.name,
-             sum(p.numel() for p in trainer.network.parameters()) / 1e6, trainer.device)
+    """Train a drafter."""
+    trainer = DrafterTrainer(from_arguments(args, DrafterSettings))
+    log.info('%s: a drafter of %.2f M parameters, attention %s, on %s; room for %d clips',
+             trainer.model.config.name, sum(p.numel() for p in trainer.network.parameters()) / 1e6,
+             trainer.loss.kind, trainer.device, trainer.store.capacity)
     print(json.dumps(trainer.run(), indent=1))
 
 
-def primitives(args: argparse.Namespace) -> None:
-    """Train a drafter of primitives alone."""
-    args.text_weight = 0.0
-    drafter(args)
+primitives = drafter
 
 
 def measure(args: argparse.Namespace) -> None:

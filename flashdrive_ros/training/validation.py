@@ -6,7 +6,6 @@ best of k samples.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -88,12 +87,8 @@ def window_keys(model: Alpamayo, geometry: Geometry, window: Batch, before=()) -
 
 
 def reason(model: Alpamayo, geometry: Geometry, tokenizer: Tokenizer, window: Batch, keys: Keys,
-           max_new_tokens: int, pick: Callable[[Tensor], Tensor] | None = None) -> Reasoned:
-    """
-    Likeliest reasoning of every window, up to and with the start of the trajectory.
-
-    `pick` chooses tokens [B] from logits [B, vocabulary] in another way.
-    """
+           max_new_tokens: int) -> Reasoned:
+    """Likeliest reasoning of every window, up to and with the start of the trajectory."""
     rows = torch.arange(len(window), device=window.speed.device)
     width = int(window.prompt_length.max()) + max_new_tokens
     ids = window.prompt_ids.new_zeros(len(window), width)
@@ -107,8 +102,7 @@ def reason(model: Alpamayo, geometry: Geometry, tokenizer: Tokenizer, window: Ba
         used = int(length.max())
         hidden = forward(model, geometry, None, (ids[:, :used],), keys).hidden
         logits = model.lm_head(hidden[rows, length - 1]).float()
-        logits = logits.masked_fill(~allowed, -torch.inf)
-        token = (logits.argmax(-1) if pick is None else pick(logits)).to(ids.dtype)
+        token = logits.masked_fill(~allowed, -torch.inf).argmax(-1).to(ids.dtype)
         if step == max_new_tokens - 1:
             token = torch.full_like(token, last)
         ids[rows[running], length[running]] = token[running]
