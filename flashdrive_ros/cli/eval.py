@@ -9,8 +9,8 @@ tables and charts go to OUT.
     flashdrive eval open-loop --expert-tuned DIR --vlm-tuned DIR --device cuda --workers 16
     flashdrive eval closed-loop --seeds 200 --device cuda --workers 14 --limit 480
     flashdrive eval closed-loop --set noise_temperature=0.6 --set velocity_reuse=[4,5,6]
-    flashdrive eval reasoning --seeds 500 --windows 4
-    flashdrive eval primitives --seeds 100 --windows 4
+    flashdrive eval reasoning --seeds 250 --windows 8
+    flashdrive eval primitives --seeds 50 --windows 8
     flashdrive eval film --out docs/driving.gif
 """
 from __future__ import annotations
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add('--max-mb', type=float, default=3.0, help='no larger than this (default: %(default)s)')
 
 
-def _common(parser, seeds: int, first: int) -> None:
+def _common(parser, seeds: int, first: int, workers: int | None = None) -> None:
     add = parser.add_argument
     add('--model', default='small', help='checkpoint directory, shipped name or hub id '
         '(default: %(default)s)')
@@ -80,8 +80,8 @@ def _common(parser, seeds: int, first: int) -> None:
     add('--first-seed', type=int, default=first, help='(default: %(default)s)')
     add('--device', default='cpu', help='cpu, cuda (all of them) or cuda:1 (default: %(default)s)')
     add('--dtype', default='auto', help='number type of the model (default: %(default)s)')
-    add('--workers', type=int, default=None, help='processes with one thread each; 0: in this '
-        'one (default: one a core)')
+    add('--workers', type=int, default=workers, help='processes with one thread each; 0: in this '
+        f'one (default: {workers or "one a core"})')
     add('--set', action='append', default=[], metavar='SETTING=VALUE',
         help='one setting of the engine, such as greedy=true; may be repeated')
     add('--limit', type=float, default=0.0, metavar='S', help='stop after S seconds and report '
@@ -104,12 +104,12 @@ def _shared_engines(parser) -> None:
 
 def _drafted(parser, seeds: int, first: int) -> None:
     """Options of what times single windows: an engine of its own in every process."""
-    _common(parser, seeds, first)
-    parser.add_argument('--windows', type=int, default=4, help='windows of an episode, spread '
+    _common(parser, seeds, first, workers=1)
+    parser.add_argument('--windows', type=int, default=8, help='windows of an episode, spread '
                         'over it (default: %(default)s)')
     parser.add_argument('--seconds', type=float, default=40.0, help='length of an episode '
                         '(default: %(default)s)')
-    parser.set_defaults(workers=1, lanes=0, servers=0)
+    parser.set_defaults(lanes=0, servers=0)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,5 +1,5 @@
 """
-Reasoning decoded plain and drafted by one engine, window by window in alternation.
+Reasoning decoded plain and drafted by one engine behind the same prompt, in alternation.
 
 Greedy tokens must be the same; what differs is the number of the target's passes and the
 time.  Blocks of another size than the drafter was trained for use the same weights.
@@ -7,11 +7,15 @@ time.  Blocks of another size than the drafter was trained for use the same weig
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
+from torch import Tensor
 
-from ..core.engine import Engine
+from ..core.drafter import Taps
+from ..core.engine import Engine, StageClock
+from ..core.reasoning import Reasoned
+from ..core.stream import PromptStream
 from ..core.types import Reasoning
 from . import held_out, intervals
 from .drafters import engine_with_drafter, with_block
@@ -60,49 +64,63 @@ def tasks(config: DraftedReasoning, seeds, rows: list[dict]) -> list[dict]:
 def run_task(task: dict, planners: Planners) -> Iterator[dict]:
     """Decode the windows of a seed in every way."""
     config = DraftedReasoning(**task['config'])
-    engine = engine_with_drafter(planners, config.models['target'])
-    ways = Ways(config, engine)
+    engine = ComparingEngine(engine_with_drafter(planners, config.models['target']), config)
     found = []
     for window in held_out.windows(task['seed'], config.windows, config.seconds):
         if not found:
-            ways.decode(window, 0)  # what is made at first use is not to count
-        found.append({'tick': window.tick, **ways.decode(window, len(found))})
-    yield {'seed': task['seed'], 'trained_block': engine.drafter.config.block_size,
+            engine.compare(window, 0)  # what is made at first use is not to count
+        found.append({'tick': window.tick, **engine.compare(window, len(found))})
+    yield {'seed': task['seed'], 'trained_block': engine.trained_block,
            'windows': found}
 
 
-class Ways:
-    """Decodes a window plain and in blocks, by engines that share their weights."""
+class ComparingEngine(Engine):
+    """
+    An engine that reasons about a window in every way, each time behind the same prompt.
 
-    def __init__(self, config: DraftedReasoning, engine: Engine):
-        self.config = config
-        engines = {size: Engine(engine.model, engine.tokenizer, engine.config,
-                                with_block(engine.drafter, size)) for size in config.blocks}
-        self.engines = {PLAIN: engine} | {f'B{size}': e for size, e in engines.items()}
+    It has the weights and settings of `engine`; its plans are those after plain reasoning.
+    """
 
-    def decode(self, window: HeldOutWindow, turn: int) -> dict:
+    def __init__(self, engine: Engine, comparison: DraftedReasoning):
+        self.comparison, self.turn = comparison, 0
+        self.told: dict[str, dict] = {}
+        self.trained_block = engine.drafter.config.block_size
+        self.drafters = {f'B{size}': with_block(engine.drafter, size)
+                         for size in comparison.blocks}
+        self.widest = max(self.drafters.values(), key=lambda d: d.config.block_size)
+        super().__init__(engine.model, engine.tokenizer, replace(engine.config, **{
+            'num_trajectories': 1, 'flow_steps': 1, 'velocity_reuse': (), **comparison.settings,
+            'streaming': False, 'seed': comparison.engine_seed, 'drafting': 'on'}), self.widest)
+
+    def compare(self, window: HeldOutWindow, turn: int) -> dict:
         """Results by sampling and way; who begins changes with `turn`."""
-        names = list(self.engines)
-        names = names[turn % len(names):] + names[:turn % len(names)]
-        found = {}
-        for sampling, settings in self.config.samplings.items():
-            texts = {name: self._reason(name, window, settings) for name in names}
-            plain = texts[PLAIN][0].token_ids
-            found[sampling] = {name: _told(text, ms, plain)
-                               for name, (text, ms) in texts.items()}
-        return found
+        self.turn = turn
+        self.reset('another window')
+        self.step(window.frames, window.history, window.nav_text, window.before)
+        return self.told
 
-    def _reason(self, name: str, window: HeldOutWindow,
-                settings: dict) -> tuple[Reasoning, float]:
-        """Reasoning of a window that the engine has not seen, and its time in ms."""
-        engine = self.engines[name]
-        engine.reset('another window')
-        engine.configure(**{
-            'num_trajectories': 1, 'flow_steps': 1, 'velocity_reuse': (), 'primitives': (),
-            'streaming': False, **self.config.settings, **settings,
-            'seed': self.config.engine_seed, 'drafting': 'off' if name == PLAIN else 'on'})
-        plan = engine.step(window.frames, window.history, window.nav_text, window.before)
-        return plan.reasoning, plan.stage_times_ms['reason']
+    def _reason(self, stream: PromptStream, hidden: Tensor, taps: Taps | None) -> Reasoned:
+        names = [PLAIN, *self.drafters]
+        at = self.turn % len(names)
+        settings, state = self.config, self.generator.get_state()
+        try:
+            for sampling, chosen in self.comparison.samplings.items():
+                self.config, clock = replace(settings, **chosen), StageClock(self.model.device)
+                found = {}
+                for name in (*names[at:], *names[:at]):
+                    self.drafter = self.drafters.get(name, self.widest)
+                    self.generator.set_state(state)
+                    stream.truncate(stream.layout.size)
+                    with clock(name):
+                        found[name] = super()._reason(stream, hidden,
+                                                      None if name == PLAIN else taps)
+                plain = found[PLAIN].texts[0].token_ids
+                self.told[sampling] = {name: _told(reasoned.texts[0], clock.times[name], plain)
+                                       for name, reasoned in found.items()}
+        finally:
+            self.config, self.drafter = settings, self.widest
+        stream.truncate(stream.layout.size)
+        return super()._reason(stream, hidden, None)
 
 
 def _told(text: Reasoning, ms: float, plain: Sequence[int]) -> dict:
