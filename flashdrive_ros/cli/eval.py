@@ -1,5 +1,5 @@
 """
-Measure a model in the embedded world: open loop, closed loop, or a film of it.
+Measure a model in the embedded world: open loop, closed loop, its drafter, or a film of it.
 
 Rows are written the moment they are measured (WORK), so a run that is cut, or
 limited with --limit, goes on when the same command is given again.  Results,
@@ -9,6 +9,8 @@ tables and charts go to OUT.
     flashdrive eval open-loop --expert-tuned DIR --vlm-tuned DIR --device cuda --workers 16
     flashdrive eval closed-loop --seeds 200 --device cuda --workers 14 --limit 480
     flashdrive eval closed-loop --set noise_temperature=0.6 --set velocity_reuse=[4,5,6]
+    flashdrive eval reasoning --seeds 250 --windows 8
+    flashdrive eval primitives --seeds 50 --windows 8
     flashdrive eval film --out docs/driving.gif
 """
 from __future__ import annotations
@@ -24,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     open_loop = kinds.add_parser(
         'open-loop', help='minADE on held-out seeds, whole windows and streams; velocity reuse')
     _common(open_loop, seeds=100, first=20_000)
+    _shared_engines(open_loop)
     add = open_loop.add_argument
     add('--vlm-tuned', default='', metavar='MODEL', help='another checkpoint, for that row')
     add('--expert-tuned', default='', metavar='MODEL', help='another checkpoint, for that row')
@@ -37,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     closed_loop = kinds.add_parser(
         'closed-loop', help='episodes driven by expert, constant velocity, full and streaming')
     _common(closed_loop, seeds=200, first=30_000)
+    _shared_engines(closed_loop)
     add = closed_loop.add_argument
     add('--full-model', default='', metavar='MODEL',
         help='another checkpoint for the policy full: that before streaming fine-tuning')
@@ -44,6 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'with nothing else at work; none: nowhere (default: that of --device)')
     add('--policies', nargs='+', default=[], metavar='POLICY', help='only these policies')
     add('--seconds', type=float, default=20.0, help='length of an episode (default: %(default)s)')
+    reasoning = kinds.add_parser(
+        'reasoning', help='reasoning plain and drafted: tokens a round, equality, time')
+    _drafted(reasoning, seeds=100, first=20_000)
+    add = reasoning.add_argument
+    add('--block', type=int, nargs='+', default=[8, 16], metavar='N',
+        help='tokens of a round (default: 8 16)')
+    add('--temperature', type=float, default=0.6, help='(default: %(default)s)')
+    add('--top-p', type=float, default=0.98, help='(default: %(default)s)')
+    _drafted(kinds.add_parser(
+        'primitives', help='boxes and trajectories in every mode of decoding: errors, passes, '
+        'time'), seeds=50, first=20_000)
     film = kinds.add_parser('film', help='four scenarios as one small animated picture')
     add = film.add_argument
     add('--model', default='small', help='checkpoint (default: %(default)s)')
@@ -57,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add('--max-mb', type=float, default=3.0, help='no larger than this (default: %(default)s)')
 
 
-def _common(parser, seeds: int, first: int) -> None:
+def _common(parser, seeds: int, first: int, workers: int | None = None) -> None:
     add = parser.add_argument
     add('--model', default='small', help='checkpoint directory, shipped name or hub id '
         '(default: %(default)s)')
@@ -65,12 +80,8 @@ def _common(parser, seeds: int, first: int) -> None:
     add('--first-seed', type=int, default=first, help='(default: %(default)s)')
     add('--device', default='cpu', help='cpu, cuda (all of them) or cuda:1 (default: %(default)s)')
     add('--dtype', default='auto', help='number type of the model (default: %(default)s)')
-    add('--workers', type=int, default=None, help='processes with one thread each; 0: in this '
-        'one (default: one a core)')
-    add('--lanes', type=int, default=None, help='episodes a process drives in turn, with shared '
-        'engines planning for all; 0: an engine in every process (default: 0 on a CPU, else 4)')
-    add('--servers', type=int, default=None, help='processes that plan for the lanes '
-        '(default: 1 on a CPU, else 3: Python keeps one from filling a GPU)')
+    add('--workers', type=int, default=workers, help='processes with one thread each; 0: in this '
+        f'one (default: {workers or "one a core"})')
     add('--set', action='append', default=[], metavar='SETTING=VALUE',
         help='one setting of the engine, such as greedy=true; may be repeated')
     add('--limit', type=float, default=0.0, metavar='S', help='stop after S seconds and report '
@@ -83,14 +94,32 @@ def _common(parser, seeds: int, first: int) -> None:
     add('--fresh', action='store_true', help='forget the rows of earlier runs')
 
 
+def _shared_engines(parser) -> None:
+    add = parser.add_argument
+    add('--lanes', type=int, default=None, help='episodes a process drives in turn, with shared '
+        'engines planning for all; 0: an engine in every process (default: 0 on a CPU, else 4)')
+    add('--servers', type=int, default=None, help='processes that plan for the lanes '
+        '(default: 1 on a CPU, else 3: Python keeps one from filling a GPU)')
+
+
+def _drafted(parser, seeds: int, first: int) -> None:
+    """Options of what times single windows: an engine of its own in every process."""
+    _common(parser, seeds, first, workers=1)
+    parser.add_argument('--windows', type=int, default=8, help='windows of an episode, spread '
+                        'over it (default: %(default)s)')
+    parser.add_argument('--seconds', type=float, default=40.0, help='length of an episode '
+                        '(default: %(default)s)')
+    parser.set_defaults(lanes=0, servers=0)
+
+
 def run(args: argparse.Namespace) -> int:
     """Measure; 0 when everything that was asked for was measured."""
     from ..core.config import CheckpointError
     from ..core.types import InputError
     from ..errors import UserError
     try:
-        return {'open-loop': _open_loop, 'closed-loop': _closed_loop, 'film': _film}[
-            args.what](args)
+        return {'open-loop': _open_loop, 'closed-loop': _closed_loop, 'film': _film,
+                'reasoning': _reasoning, 'primitives': _primitives}[args.what](args)
     except (CheckpointError, InputError) as error:
         raise UserError(str(error)) from error
 
@@ -118,6 +147,30 @@ def _closed_loop(args) -> int:
     config = closed_loop.ClosedLoop(models, args.seconds, {
         'seed': args.engine_seed, **_settings(args.set)})
     return _measure(args, 'closed_loop', config, closed_loop, closed_loop_results)
+
+
+def _reasoning(args) -> int:
+    from ..errors import UserError
+    from ..evaluation import drafted_reasoning
+    from ..evaluation.drafters import companion
+    wrong = [size for size in args.block if size < 2]
+    if wrong:
+        raise UserError(f'--block {wrong[0]}: expected at least 2 tokens')
+    config = drafted_reasoning.DraftedReasoning(
+        {'target': args.model, 'drafter': companion(args.model)}, tuple(args.block),
+        args.windows, args.seconds, args.temperature, args.top_p, args.engine_seed,
+        _settings(args.set, 'drafting', 'greedy', 'temperature', 'top_p', 'num_trajectories'))
+    return _measure(args, 'reasoning', config, drafted_reasoning, drafted_reasoning)
+
+
+def _primitives(args) -> int:
+    from ..evaluation import drawn_primitives, drawn_primitives_results
+    from ..evaluation.drafters import companion
+    config = drawn_primitives.DrawnPrimitives(
+        {'target': args.model, 'drafter': companion(args.model)}, windows=args.windows,
+        seconds=args.seconds, engine_seed=args.engine_seed,
+        settings=_settings(args.set, 'primitives', 'primitive_decoding'))
+    return _measure(args, 'primitives', config, drawn_primitives, drawn_primitives_results)
 
 
 def _only(models: dict, names: list[str], what: str) -> dict:
@@ -189,7 +242,7 @@ def _measure(args, name: str, config, module, results) -> int:
     missing = module.tasks(config, seeds, file.rows)
     if missing:
         print(f'{len(missing)} of {len(seeds)} seeds are not done')
-    return 1 if failures or missing else 0
+    return 1 if failures or missing or body.get('mismatches') else 0
 
 
 def _time(device: str, args, config, body) -> None:

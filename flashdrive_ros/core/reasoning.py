@@ -151,6 +151,8 @@ def written(tokenizer: Tokenizer, ids: list[int], stop: str) -> Reasoning:
 def _reasoning(tokenizer: Tokenizer, row: Generation) -> Reasoning:
     """Reasoning of a finished row, with what drafting did for it."""
     plain = written(tokenizer, row.ids, row.stop)
-    if not row.rounds:
+    rounds = row.accepted_by_round
+    if not rounds:
         return plain
-    return replace(plain, drafted=row.drafted, accepted=row.accepted, rounds=row.rounds)
+    return replace(plain, drafted=row.drafted, accepted=sum(rounds), rounds=len(rounds),
+                   accepted_by_round=tuple(rounds))

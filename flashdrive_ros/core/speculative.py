@@ -36,7 +36,7 @@ class Generation:
 
     `stop` is the name of what ended it, 'length' for the limit, '' before.
     `cached` counts the tokens whose keys are known to be in the cache;
-    `drafted`, `accepted` and `rounds` are as in `types.Reasoning`.
+    `drafted` is as in `types.Reasoning`, `accepted_by_round` too.
     """
 
     stops: Mapping[int, str]
@@ -45,8 +45,7 @@ class Generation:
     stop: str = ''
     cached: int = 0
     drafted: int = 0
-    accepted: int = 0
-    rounds: int = 0
+    accepted_by_round: list[int] = field(default_factory=list)
 
     def take(self, token: int) -> None:
         """Append the next token."""
@@ -63,9 +62,8 @@ class Generation:
             self.take(token)
             if self.stop:
                 break
-        self.rounds += 1
         self.drafted += len(tokens) - 1
-        self.accepted += min(accepted, len(self.ids) - before)
+        self.accepted_by_round.append(min(accepted, len(self.ids) - before))
 
 
 @dataclass(frozen=True)

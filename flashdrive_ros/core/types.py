@@ -92,8 +92,8 @@ class Reasoning:
 
     `token_ids` are the generated ids up to and including the end marker;
     `drafted` and `accepted` count speculative tokens (0 without drafting) and
-    `rounds` the target passes.  `stop_reason` is 'end_token', 'im_end' or
-    'length'.
+    `rounds` the target passes; `accepted_by_round` holds what each round accepted.
+    `stop_reason` is 'end_token', 'im_end' or 'length'.
     """
 
     text: str
@@ -102,6 +102,7 @@ class Reasoning:
     accepted: int = 0
     rounds: int = 0
     stop_reason: str = 'end_token'
+    accepted_by_round: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,7 @@ class Drawn:
 
     `confidences` [M] are the probabilities of its coordinates: the drafter's for those it
     filled, the target's for others.  `draft_passes` and `target_passes` count from the
-    start token to the pass that stores the last token; both are 0 in a mode that knows no
-    blocks.
+    start token's decision to that of the token after the block, whose pass stores the last one.
     """
 
     block: Block
@@ -114,7 +113,7 @@ class FlashDecoder:
         block = settings.text_block or (self.drafter.config.block_size if self.drafter else 1)
         in_blocks = settings.mode in ('direct', 'fallback') or (
             settings.mode == 'autoregressive' and settings.constrained)
-        passes: dict[int, tuple[str, int, int]] = {}
+        paths: dict[int, str] = {}
         stop = 'length'
         while len(writer.ids) < limit:
             token = writer.text(min(block, limit - len(writer.ids)))
@@ -125,16 +124,13 @@ class FlashDecoder:
             if schema is not None:
                 if len(writer.ids) + len(schema.template) - 1 > limit:
                     break
-                before = writer.draft_passes, writer.target_passes
                 start = len(writer.ids) - 1
-                path = self._block(writer, schema)
-                passes[start] = (path, writer.draft_passes - before[0],
-                                 writer.target_passes - before[1])
+                paths[start] = self._block(writer, schema)
         writer.rewind(len(writer.ids))
         blocks, problems = self.reader.read(writer.ids)
-        default = ('verified' if settings.mode == 'verified' else 'autoregressive', 0, 0)
+        default = 'verified' if settings.mode == 'verified' else 'autoregressive'
         return Answer(tuple(writer.ids), tuple(
-            _drawn(b, writer, self.reader.schema(b.layout), *passes.get(b.start, default))
+            _drawn(b, writer, self.reader.schema(b.layout), paths.get(b.start, default))
             for b in blocks), stop, problems, writer.draft_passes, writer.target_passes)
 
     def _block(self, writer: Writer, schema: Schema) -> str:
@@ -164,8 +160,9 @@ class FlashDecoder:
         return path
 
 
-def _drawn(block: Block, writer: Writer, schema: Schema, path: str, drafts: int,
-           passes: int) -> Drawn:
+def _drawn(block: Block, writer: Writer, schema: Schema, path: str) -> Drawn:
     places = [1] if block.is_absent else schema.layout.coordinates
     chances = np.array([writer.chances[block.start + p] for p in places], np.float32)
-    return Drawn(block, path, chances, drafts, passes)
+    passes = [*writer.passes, (writer.draft_passes, writer.target_passes)]
+    first, after = passes[block.start], passes[block.start + len(block.token_ids)]
+    return Drawn(block, path, chances, after[0] - first[0], after[1] - first[1])

@@ -16,9 +16,9 @@ class Writer:
     """
     An answer in the making.
 
-    `ids` are its tokens and `chances` their probabilities; those that the target has not seen
-    yet are passed through it when its opinion is needed.  `pick` chooses the n-th
-    token from logits.
+    `ids` are its tokens, `chances` their probabilities and `passes` the passes of drafter and
+    target until each was decided; those that the target has not seen yet are passed through it
+    when its opinion is needed.  `pick` chooses the n-th token from logits.
     """
 
     def __init__(self, stream: PromptStream, drafter: Drafter | None, allowed: Tensor,
@@ -27,6 +27,7 @@ class Writer:
         self.model = stream.model
         self.ids: list[int] = []
         self.chances: list[float] = []
+        self.passes: list[tuple[int, int]] = []
         self.ready: list[tuple[int, float]] = []
         self.draft_passes = self.target_passes = 0
         self.features: Tensor | None = None
@@ -47,6 +48,7 @@ class Writer:
         """Append tokens that are decided; certain ones without `chances`."""
         self.ids += ids
         self.chances += chances or [1.0] * len(ids)
+        self.passes += [(self.draft_passes, self.target_passes)] * len(ids)
 
     def look(self) -> Tensor:
         """Pass what the target has not seen through it; its last hidden state [hidden]."""
