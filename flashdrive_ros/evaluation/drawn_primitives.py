@@ -78,7 +78,8 @@ class Artist:
         engine.configure(**{
             'num_trajectories': 1, 'flow_steps': 1, 'velocity_reuse': (), 'max_new_tokens': 1,
             'streaming': False, 'drafting': 'off', 'greedy': True, 'seed': config.engine_seed,
-            **config.settings, 'primitives': config.requests, 'primitive_decoding': 'fallback'})
+            **config.settings, 'primitive_decoding': 'fallback',
+            'primitives': config.requests[-1:]})  # one, so that what drafters see is kept
         self.drawings = {(mode, text): Drawing(
             engine.model, engine.tokenizer, replace(
                 engine.config, primitives=(text,), primitive_decoding=mode), engine.drafter)
