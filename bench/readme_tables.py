@@ -119,8 +119,8 @@ def reasoning(data: dict) -> list[str]:
             'times as fast |', '|---|---|---|---|---|---|---|', *lines, '',
             f'{max(windows)} windows of {len(data["seeds"])} held-out episodes, plain and drafted '
             'behind the same prompt in alternation; greedy, and sampled at '
-            f'{settings["temperature"]}/{settings["top_p"]}. The drafter was trained for blocks '
-            f'of {data["trained_block"]}. {_device(data)}, {data["threads"]} thread.']
+            f'{settings["temperature"]}/{settings["top_p"]}. B{data["drafter_block"]} is the '
+            f'drafter\'s own block. {_device(data)}, {data["threads"]} thread.']
 
 
 def primitives(data: dict) -> list[str]:

@@ -2,7 +2,7 @@
 Reasoning decoded plain and drafted by one engine behind the same prompt, in alternation.
 
 Greedy tokens must be the same; what differs is the number of the target's passes and the
-time.  Blocks of another size than the drafter was trained for use the same weights.
+time.  Blocks of another size than the drafter's own use the same weights.
 """
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def run_task(task: dict, planners: Planners) -> Iterator[dict]:
         if not found:
             engine.compare(window, 0)  # what is made at first use is not to count
         found.append({'tick': window.tick, **engine.compare(window, len(found))})
-    yield {'seed': task['seed'], 'trained_block': engine.trained_block,
+    yield {'seed': task['seed'], 'drafter_block': engine.drafter_block,
            'windows': found}
 
 
@@ -84,7 +84,7 @@ class ComparingEngine(Engine):
     def __init__(self, engine: Engine, comparison: DraftedReasoning):
         self.comparison, self.turn = comparison, 0
         self.told: dict[str, dict] = {}
-        self.trained_block = engine.drafter.config.block_size
+        self.drafter_block = engine.drafter.config.block_size
         self.drafters = {f'B{size}': with_block(engine.drafter, size)
                          for size in comparison.blocks}
         self.widest = max(self.drafters.values(), key=lambda d: d.config.block_size)
@@ -142,7 +142,7 @@ def summary(config: DraftedReasoning, rows: Sequence[dict]) -> dict:
     return {'rows': greedy, 'sampled_rows': sampled,
             'mismatches': [w for w in wrong if w['sampling'] == GREEDY],
             'sampled_mismatches': [w for w in wrong if w['sampling'] == SAMPLED],
-            'trained_block': rows[0]['trained_block'] if rows else None, 'threads': 1,
+            'drafter_block': rows[0]['drafter_block'] if rows else None, 'threads': 1,
             'seeds': [row['seed'] for row in rows]}
 
 
