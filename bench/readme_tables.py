@@ -108,19 +108,20 @@ def velocity_reuse(data: dict) -> list[str]:
 def reasoning(data: dict) -> list[str]:
     """Drafted reasoning beside plain decoding, by block size."""
     lines = [f'| {name}{sampling} | {_number(row["tokens_per_round"], 2)} | '
-             f'{_number(row["tokens"], 1)} | {100 * row["equal_to_plain"]:.2f} % | '
+             f'{_number(row["most_per_round"], 2)} | {_number(row["tokens"], 1)} | '
+             f'{100 * row["equal_to_plain"]:.2f} % | '
              f'{_number(row["plain_reason_ms"], 1)} | {_number(row["reason_ms"], 1)} | '
              f'{_number(row["speedup"], 2)} |'
              for key, sampling in (('rows', ''), ('sampled_rows', ', sampled'))
              for name, row in data[key].items()]
     windows = {row['windows'] for row in data['rows'].values()}
     settings = data['settings']
-    return ['| block | tokens a round | tokens | as plain | plain ms | drafted ms | '
-            'times as fast |', '|---|---|---|---|---|---|---|', *lines, '',
+    return ['| block | tokens a round | at most | tokens | as plain | plain ms | drafted ms | '
+            'times as fast |', '|---|---|---|---|---|---|---|---|', *lines, '',
             f'{max(windows)} windows of {len(data["seeds"])} held-out episodes, plain and drafted '
             'behind the same prompt in alternation; greedy, and sampled at '
-            f'{settings["temperature"]}/{settings["top_p"]}. The drafter was trained for blocks '
-            f'of {data["trained_block"]}. {_device(data)}, {data["threads"]} thread.']
+            f'{settings["temperature"]}/{settings["top_p"]}. B{data["drafter_block"]} is the '
+            f'drafter\'s own block. {_device(data)}, {data["threads"]} thread.']
 
 
 def primitives(data: dict) -> list[str]:

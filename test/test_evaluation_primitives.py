@@ -183,10 +183,11 @@ def test_drafted_tokens_are_the_plain_ones(reasoned):
     config, rows = reasoned
     body = drafted_reasoning.summary(config, json.loads(json.dumps(rows)))
     assert body['mismatches'] == body['sampled_mismatches'] == []
-    assert set(body['rows']) == {'B4', 'B8'} and body['trained_block'] == 8
+    assert set(body['rows']) == {'B4', 'B8'} and body['drafter_block'] == 8
     for row in (*body['rows'].values(), *body['sampled_rows'].values()):
         assert row['windows'] == 2 and row['equal_to_plain'] == 1 and row['speedup'] > 0
         assert row['tokens_per_round'] == pytest.approx((row['tokens'] - 1) / row['rounds'])
+        assert 1 <= row['tokens_per_round'] <= row['most_per_round'] <= 8
     assert len(body['rows']['B4']['acceptance_by_position']) == 3
     for window in rows[0]['windows']:
         for way in window['greedy'].values():
