@@ -120,7 +120,7 @@ def test_settings_that_batches_do_not_follow_are_refused(tiny):
 
 def test_the_server_answers_many_pipes_in_one_batch_and_tells_what_fails(tiny):
     episode, = drives(1)
-    server, pipes, answers = PlanServer('cpu'), [], {}
+    server, pipes, threads, answers = PlanServer('cpu'), [], [], {}
 
     def ask(i, theirs):
         planner = RemotePlanners(theirs)(tiny)
@@ -133,7 +133,8 @@ def test_the_server_answers_many_pipes_in_one_batch_and_tells_what_fails(tiny):
     for i in range(3):
         ours, theirs = multiprocessing.Pipe()
         pipes.append(ours)
-        threading.Thread(target=ask, args=(i, theirs), daemon=True).start()
+        threads.append(threading.Thread(target=ask, args=(i, theirs), daemon=True))
+        threads[-1].start()
     for _ in range(2):  # the checkpoint's name, then the request
         for pipe in pipes:
             assert pipe.poll(60)
@@ -142,9 +143,8 @@ def test_the_server_answers_many_pipes_in_one_batch_and_tells_what_fails(tiny):
     server.work()  # the window without a past spoils its batch, and its batch only
     assert not server.waiting
     assert multiprocessing.active_children() == []
-    for thread in threading.enumerate():
-        if thread.daemon and thread is not threading.current_thread():
-            thread.join(30)
+    for thread in threads:
+        thread.join(30)
     assert all('begins with 4 frame sets' in str(answers[i]) for i in range(3))
 
 
