@@ -34,10 +34,10 @@ def test_the_command_is_as_it_was_typed_without_the_folder_of_the_program(monkey
 
 
 def test_results_name_no_folder_of_this_machine(monkeypatch, tmp_path):
-    monkeypatch.setattr('sys.argv', ['flashdrive', 'eval', '--model', '/somewhere/ck', '--out=/x/y',
+    monkeypatch.setattr('sys.argv', ['flashdrive', 'eval', '--model', '/far/ck', '--out=/x/y',
                                      '--work', 'out/a', '--set', 'velocity_reuse=[3]'])
     data = record.write_results(tmp_path / 'x.json', {'models': {
-        'full': '/somewhere/ck', 'streaming': 'small', 'other': str(record.SOURCES / 'out/b'),
+        'full': '/far/ck', 'streaming': 'small', 'other': str(record.SOURCES / 'out/b'),
         'hub': 'owner/name'}})
     assert data['command'] == ("flashdrive eval --model ck --out=y --work out/a --set "
                                "'velocity_reuse=[3]'")

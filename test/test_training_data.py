@@ -13,15 +13,10 @@ from flashdrive_ros.core import unicycle
 from flashdrive_ros.core.primitives.coordinates import NONE
 from flashdrive_ros.core.primitives.grammar import parse
 from flashdrive_ros.core.unicycle import physical
+from flashdrive_ros.one_thread import THREADS, single_threaded_children
 from flashdrive_ros.training.causes import cause_named, sentences
 from flashdrive_ros.training.episodes import HELD_OUT, VALIDATION, drive, training_seed
-from flashdrive_ros.training.producers import (
-    THREADS,
-    InProcess,
-    Producers,
-    made_before,
-    single_threaded_children,
-)
+from flashdrive_ros.training.producers import InProcess, Producers, made_before
 from flashdrive_ros.training.questions import AGENTS, PLAIN_ANSWERS
 from flashdrive_ros.training.samples import PHYSICAL, SlotLayout, controls_of
 from flashdrive_ros.training.store import ClipStore

@@ -7,7 +7,6 @@ and only what is missing is done.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import threading
 import time
@@ -19,6 +18,7 @@ from multiprocessing import connection, get_context
 from pathlib import Path
 
 from ..errors import UserError
+from ..one_thread import single_threaded_children
 from .planners import Planners, RemotePlanners
 
 Task = dict
@@ -179,7 +179,7 @@ def _servers(crew: Crew, lanes: Sequence[_Lane]) -> list:
         pipes = [lane.plans for lane in lanes[i::count]]
         processes.append(get_context('spawn').Process(
             target=serve, args=(pipes, device, crew.dtype), daemon=True))
-        with _one_thread():
+        with single_threaded_children():
             processes[-1].start()
     for lane in lanes:
         lane.plans.close()
@@ -240,7 +240,7 @@ class _Process:
         ends = [(lane.theirs, lane.their_plans) for lane in self.lanes]
         self.process = context.Process(target=_serve, args=(ends, work, device, dtype),
                                        daemon=True)
-        with _one_thread():
+        with single_threaded_children():
             self.process.start()
         for pipes in ends:
             for pipe in filter(None, pipes):
@@ -255,22 +255,6 @@ class _Process:
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
-
-
-@contextmanager
-def _one_thread():
-    """Processes that are started meanwhile get numerical libraries with one thread."""
-    names = ('OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'OPENBLAS_NUM_THREADS')
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, '1'))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _serve(ends, work: Work, device: str, dtype: str) -> None:

@@ -16,16 +16,14 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from ..one_thread import single_threaded_children
 from .samples import ClipMaker, Field, SlotLayout
 
 SLOTS = 3
-THREADS = 'OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS'
-"""Read by linear algebra libraries when they are loaded, before a worker could tell them."""
 
 
 def shared_folder(nbytes: int) -> str:
@@ -34,21 +32,6 @@ def shared_folder(nbytes: int) -> str:
     if memory.is_dir() and shutil.disk_usage(memory).free > 1.25 * nbytes:
         return str(memory)
     return tempfile.gettempdir()
-
-
-@contextmanager
-def single_threaded_children():
-    """Let processes that are started meanwhile do linear algebra on one thread each."""
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, '1'))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 class Turn:
