@@ -1,4 +1,5 @@
 """Drafted reasonings are the plain ones: tokens, stop, cache and plan."""
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -12,9 +13,13 @@ from support.tiny import drive, tiny_engine, tiny_model, tiny_tokenizer
 from flashdrive_ros.core import speculative
 from flashdrive_ros.core.branches import BranchTails
 from flashdrive_ros.core.config import EngineConfig
+from flashdrive_ros.core.engine import Engine
 from flashdrive_ros.core.reasoning import reason, reason_separately
 from flashdrive_ros.core.sampling import choose
 from flashdrive_ros.core.speculative import Draft
+from flashdrive_ros.core.types import GRID_NS
+from flashdrive_ros.evaluation.expert_drive import record_expert
+from flashdrive_ros.evaluation.windows import ego_history, frame_set
 
 CLOSE = {'rtol': 0, 'atol': 1e-5}
 LIMIT = 24
@@ -277,25 +282,60 @@ def test_extreme_draws_choose_allowed_tokens(draw):
         assert token in (1, 2)
 
 
-@pytest.mark.parametrize('changes', [
-    {}, {'greedy': True}, {'num_trajectories': 3, 'separate_reasonings': True},
-    {'nav_guidance_weight': 1.5, 'num_trajectories': 2}], ids=str)
+DRIVES = ({}, {'greedy': True}, {'num_trajectories': 3, 'separate_reasonings': True},
+          {'nav_guidance_weight': 1.5, 'num_trajectories': 2})
+
+
+@pytest.mark.parametrize('changes', DRIVES, ids=str)
 def test_drafted_drive_equals_the_plain_one(changes):
-    """Plans of streaming windows; the prompt's cache to the bit."""
-    model = tiny_model()
+    check_drive([*range(1, 20), *range(25, 40)], changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('seed', range(4))
+def test_thousands_of_drafted_windows_equal_the_plain_ones(seed):
+    check_drive(range(1, 600), {'greedy': True}, seed)
+
+
+def check_drive(times, changes, seed=0):
+    """Plans of streaming windows, plain and drafted; the prompt's cache to the bit."""
+    model = tiny_model(seed=seed)
     config = {'max_new_tokens': 10, 'flow_steps': 1, **changes}
     plain = tiny_engine(model, **config)
     drafted = tiny_engine(model, drafting='on', drafter=tiny_drafter(model), **config)
-    for t in [*range(1, 9), 12, 13, 14]:
+    for t in times:
         a, b = (drive(e, [t], nav_text='Turn left')[0] for e in (plain, drafted))
         assert a.window == b.window
         assert [r.token_ids for r in a.all_reasonings] == [r.token_ids for r in b.all_reasonings]
-        assert b.reasoning.drafted and not a.reasoning.drafted
+        assert bool(b.reasoning.drafted) == (len(a.reasoning.token_ids) > 1)
+        assert not a.reasoning.drafted
         for name in ('xyz', 'acceleration', 'curvature'):
             np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=1e-3, atol=1e-4)
         caches = [e.streams['guided'].cache for e in (plain, drafted)]
         for name in ('master_k', 'master_v', 'table'):
             assert torch.equal(*(getattr(c, name) for c in caches))
+
+
+@pytest.mark.parametrize('own', [True, False], ids=['its drafter', 'random'])
+def test_shipped_model_says_the_same_and_ends_inside_a_block(own):
+    """Its own end marker: the token behind it was proposed, accepted and so already cached."""
+    settings_ = EngineConfig(device='cpu', cpu_threads=1, drafting='on', flow_steps=1)
+    drafted = Engine.from_checkpoint('small', settings_)
+    if not own:
+        drafted.drafter = tiny_drafter(drafted.model)
+    plain = Engine(drafted.model, drafted.tokenizer, replace(settings_, drafting='off'))
+    ticks = range(20, 27)
+    seen = record_expert(3, ticks.stop, ticks)
+    sets = [frame_set(seen.images[t], t * GRID_NS) for t in ticks]
+    for t in ticks[3:]:
+        ego = ego_history(seen.poses[:t + 1], t * GRID_NS)
+        a, b = (e.step(sets[t - 20], ego, seen.navigation[t], sets[:t - 20])
+                for e in (plain, drafted))
+        assert a.reasoning.text and a.reasoning.stop_reason == 'end_token'
+        assert (b.reasoning.text, b.reasoning.token_ids, b.reasoning.stop_reason) == (
+            a.reasoning.text, a.reasoning.token_ids, a.reasoning.stop_reason)
+        assert b.reasoning.accepted > 0
+        np.testing.assert_allclose(a.xyz, b.xyz, rtol=1e-3, atol=1e-3)
 
 
 def test_tokenizer_of_the_tests_only_renames():
