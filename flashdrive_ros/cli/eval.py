@@ -191,6 +191,7 @@ def _settings(texts: list[str], *taken: str) -> dict:
 
     from ..core.config import EngineConfig
     from ..errors import UserError
+    from ..values import value_of
     found = {}
     for text in texts:
         name, sign, value = text.partition('=')
@@ -199,7 +200,7 @@ def _settings(texts: list[str], *taken: str) -> dict:
         if name in (*GIVEN_OTHERWISE, *taken):
             raise UserError(f'--set {text}: {name} follows from the other options')
         try:
-            found[name] = yaml.safe_load(value)
+            found[name] = value_of(value)
             EngineConfig(**found)
         except (yaml.YAMLError, TypeError) as error:
             raise UserError(f'--set {text}: {error}') from None

@@ -12,6 +12,7 @@ from ..core.types import CAMERA_NAMES
 from ..errors import UserError
 from ..recording.bag import OUTPUT, open_bag, topics_of
 from ..recording.definitions import share_folders
+from ..values import value_of
 
 EXAMPLE_VIDEO = Path('test', 'data', 'dashcam_highway.mp4')
 SOURCE_KINDS = ('world, video, video:<file>, bag:<folder or file>, a path, or none (publishers of '
@@ -160,7 +161,7 @@ def parse_settings(texts: list[str]) -> dict[str, dict]:
             raise UserError(f'--set {text}: must be <node>.<parameter>=<value>, such as '
                             'drive.num_trajectories=6')
         try:
-            settings.setdefault(node, {})[parameter] = yaml.safe_load(value)
+            settings.setdefault(node, {})[parameter] = value_of(value)
         except yaml.YAMLError as error:
             raise UserError(f'--set {text}: {error}') from error
     return settings
