@@ -1,4 +1,5 @@
 """What a plan draws, over real DDS: primitives, markers, annotated images, detections."""
+import threading
 import types
 
 import cv2
@@ -159,6 +160,14 @@ def test_a_drawing_that_fails_is_reported_and_plans_go_on(drive, monkeypatch):
         drive.plan_at(0)
         assert drive.until(lambda: drive.drive.health.counts['annotate'] == 1)
     drive.plan_at(100)
+
+
+def test_a_closed_node_leaves_no_thread(engine):
+    before = set(threading.enumerate())
+    with rig(lambda model, config: engine) as r:
+        r.started()
+        r.plan_at(0)
+    assert [t.name for t in set(threading.enumerate()) - before] == []
 
 
 def test_requests_can_be_changed_while_driving_or_are_refused_with_the_reason(engine):
