@@ -1,4 +1,5 @@
 """What a plan draws, over real DDS: primitives, markers, annotated images, detections."""
+import threading
 import types
 
 import cv2
@@ -149,14 +150,24 @@ def test_published_calibration_is_used_and_names_the_frame(drive):
 def test_a_drawing_that_fails_is_reported_and_plans_go_on(drive, monkeypatch):
     from flashdrive_ros.nodes import annotations
 
-    def fail(*_):
-        raise RuntimeError('no ink')
+    def fail(image, plan, camera_id, view):
+        if camera_id == 1:  # the graph may still hold subscriptions of other tests
+            raise RuntimeError('no ink')
+        return image
     listen(drive, CompressedImage, ANNOTATED)
     with monkeypatch.context() as broken:
         broken.setattr(annotations, 'annotate', fail)
         drive.plan_at(0)
         assert drive.until(lambda: drive.drive.health.counts['annotate'] == 1)
     drive.plan_at(100)
+
+
+def test_a_closed_node_leaves_no_thread(engine):
+    before = set(threading.enumerate())
+    with rig(lambda model, config: engine) as r:
+        r.started()
+        r.plan_at(0)
+    assert [t.name for t in set(threading.enumerate()) - before] == []
 
 
 def test_requests_can_be_changed_while_driving_or_are_refused_with_the_reason(engine):

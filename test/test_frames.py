@@ -2,7 +2,7 @@
 import random
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from flashdrive_ros.core.types import GRID_NS
@@ -47,10 +47,15 @@ def all_sets(selector, arrivals, tolerance=None):
     sets = {}
     for camera, stamp in arrivals:
         assert selector.add(camera, stamp, None) is None
-        selection = selector.take(history=KEPT_SETS)
-        if selection is not None:
-            for s in (*selection.history, selection):
-                sets[s.t0_ns] = {c: f.stamp_ns for c, f in s.frames.items()}
+        newest = selector.newest_ns()
+        if newest is None:
+            continue
+        # one frame may complete several sets with a hole between them: oldest first
+        for until_ns in range(newest - KEPT_SETS * GRID_NS, newest + 1, GRID_NS):
+            selection = selector.take(history=KEPT_SETS, until_ns=until_ns)
+            if selection is not None:
+                for s in (*selection.history, selection):
+                    sets[s.t0_ns] = {c: f.stamp_ns for c, f in s.frames.items()}
     return sets
 
 
@@ -315,6 +320,7 @@ RATES = [10, 12.5, 15, 20, 24, 25, 29.97, 30, 50, 60]
        delays=st.lists(st.integers(0, 250), min_size=3, max_size=3),
        drops=st.sets(st.integers(0, 120), max_size=30),
        tolerance=st.integers(20, 60))
+@example(rates=[10, 12.5, 12.5], phases=[0, 0], delays=[0, 0, 0], drops={0, 2, 3}, tolerance=20)
 def test_any_rates_phases_delays_and_drops_choose_as_the_model_does(
         rates, phases, delays, drops, tolerance):
     offsets = {FRONT: 0, LEFT: phases[0], RIGHT: phases[1]}

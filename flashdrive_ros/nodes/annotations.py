@@ -110,12 +110,16 @@ class AnnotatedImages:
                 self._next = _Wanted(plan, frames, cameras)
                 self._changed.notify()
 
-    def destroy(self):
-        """Close the topics."""
+    def stop(self):
+        """End the drawing, after the image that is being drawn."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         self._thread.join()
+
+    def destroy(self):
+        """End the drawing and close the topics."""
+        self.stop()
         for publisher in self._publishers.values():
             self._node.destroy_lifecycle_publisher(publisher)
         self._publishers = {}

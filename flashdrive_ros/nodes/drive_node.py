@@ -274,8 +274,10 @@ class DriveNode(LifecycleNodeMixin, Node):
             outputs.clear()
 
     def close(self) -> bool:
-        """Stop the worker; False when it is still busy."""
+        """Stop the drawing and the worker; False when the worker is still busy."""
         self._active = False
+        if (outputs := self._outputs) is not None:
+            outputs.stop()
         return self._worker.close()
 
 

@@ -89,6 +89,10 @@ class PlanOutputs:
         """Remove what viewers show of earlier plans."""
         self._send('markers', self._markers.reset())
 
+    def stop(self):
+        """End the drawing; its thread would keep the node alive."""
+        self._annotated.stop()
+
     def destroy(self):
         """Close the topics."""
         self._annotated.destroy()

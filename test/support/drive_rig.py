@@ -227,6 +227,8 @@ class Rig:
             thread.join(5.0)
         for executor in self.executors:
             executor.shutdown(2.0)
+        for node in (self.drive, self.car.node):
+            node.destroy_node()  # with its last node a context leaves the network
         assert not self.failures, f'spin ended: {self.failures}'
 
 
