@@ -19,10 +19,11 @@ from flashdrive_ros.core.reasoning import Generation, write
 from flashdrive_ros.core.stream import PromptStream
 from flashdrive_ros.training import blocks as packing
 from flashdrive_ros.training.blocks import Blocks, Branches, blocks_at, pack, primitive_blocks
+from flashdrive_ros.training.decoding import greedy
 from flashdrive_ros.training.drafter_settings import DrafterSettings
 from flashdrive_ros.training.drafter_trainer import DrafterTrainer
 from flashdrive_ros.training.drafter_validation import proposals, simulated_rounds
-from flashdrive_ros.training.drafting import PLAN, SAID, DraftLoss, Rooms, Target, greedy
+from flashdrive_ros.training.drafting import PLAN, SAID, DraftLoss, Rooms, Target
 from flashdrive_ros.training.forward import Geometry
 from flashdrive_ros.training.losses import IGNORE
 from flashdrive_ros.training.store import ClipStore

@@ -245,7 +245,7 @@ def _dtype_name(raw: dict) -> str:
 def _decoder_config(raw: dict) -> DecoderConfig:
     rope = _section(raw, 'rope_parameters') or _section(raw, 'rope_scaling')
     return take(DecoderConfig, {**raw, **{k: rope[k] for k in ('mrope_section', 'rope_theta')
-                                           if k in rope}})
+                                          if k in rope}})
 
 
 def take(cls, values: dict):

@@ -7,7 +7,7 @@ time.  Blocks of another size than the drafter's own use the same weights.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
@@ -19,10 +19,9 @@ from ..core.stream import PromptStream
 from ..core.types import Reasoning
 from . import held_out, intervals
 from .drafters import engine_with_drafter, with_block
-from .held_out import HeldOutWindow
+from .held_out import HeldOutWindow, tasks  # noqa: F401 (a part of this evaluation)
 from .planners import Planners
 from .tables import interval_text, markdown
-from .windows import check_seeds
 
 PLAIN = 'plain'
 GREEDY, SAMPLED = 'greedy', 'sampled'
@@ -52,13 +51,6 @@ class DraftedReasoning:
         """Settings of the engine by name."""
         return {GREEDY: {'greedy': True}, SAMPLED: {
             'greedy': False, 'temperature': self.temperature, 'top_p': self.top_p}}
-
-
-def tasks(config: DraftedReasoning, seeds, rows: list[dict]) -> list[dict]:
-    """Return what is still to be done: one task a seed."""
-    check_seeds(seeds)
-    done = {row['seed'] for row in rows}
-    return [{'seed': seed, 'config': asdict(config)} for seed in seeds if seed not in done]
 
 
 def run_task(task: dict, planners: Planners) -> Iterator[dict]:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import numpy as np
@@ -12,7 +12,7 @@ from ..core.types import FrameSet
 from ..training.episodes import Episode, EpisodeConfig, drive
 from ..training.questions import Facts
 from ..world.boxes import boxes_2d
-from .windows import ego_history, frame_set, stamp_ns
+from .windows import check_seeds, ego_history, frame_set, stamp_ns
 
 BEFORE = 3
 """Frames before the newest one in a window."""
@@ -42,6 +42,13 @@ def ticks_of(episode: Episode, seed: int, count: int) -> list[int]:
     rng = np.random.default_rng([seed, 3])
     whole = np.flatnonzero(episode.learnable())
     return [int(rng.choice(part)) for part in np.array_split(whole, count) if len(part)]
+
+
+def tasks(config, seeds, rows: list[dict]) -> list[dict]:
+    """Return what is still to be done: one task a seed."""
+    check_seeds(seeds)
+    done = {row['seed'] for row in rows}
+    return [{'seed': seed, 'config': asdict(config)} for seed in seeds if seed not in done]
 
 
 def windows(seed: int, count: int, seconds: float) -> Iterator[HeldOutWindow]:

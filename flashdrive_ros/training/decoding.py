@@ -83,6 +83,11 @@ def decode(model: Alpamayo, geometry: Geometry, keys: Keys, prompt_ids: Tensor,
     return ids, count
 
 
+def greedy(logits: Tensor) -> Tensor:
+    """`pick` of the likeliest tokens."""
+    return logits.argmax(-1)
+
+
 def mixed_choice(greedy: Tensor, temperature: float, top_p: float,
                  generator: torch.Generator) -> Callable[[Tensor], Tensor]:
     """`pick` that takes the likeliest token in the rows `greedy` [B] and samples in others."""

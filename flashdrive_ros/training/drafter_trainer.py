@@ -18,6 +18,7 @@ from ..core.drafter import Drafter, DrafterConfig, check_fit
 from ..core.primitives.coordinates import MASK
 from . import checkpoints
 from .blocks import Blocks, anchor_weights, room_for, text_blocks
+from .decoding import greedy
 from .drafter_settings import DrafterSettings
 from .drafter_validation import validate
 from .drafting import (
@@ -28,7 +29,6 @@ from .drafting import (
     Rooms,
     Target,
     best_attention,
-    greedy,
     half_greedy,
 )
 from .samples import QUESTIONS

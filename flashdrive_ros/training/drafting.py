@@ -227,11 +227,6 @@ def best_attention(drafter: Drafter) -> str:
     return 'flex'
 
 
-def greedy(logits: Tensor) -> Tensor:
-    """`pick` of the likeliest tokens."""
-    return logits.argmax(-1)
-
-
 def half_greedy(windows: int, temperature: float, top_p: float,
                 generator: torch.Generator) -> Callable[[Tensor], Tensor]:
     """`pick` that is greedy in about half of the windows and samples in the others."""

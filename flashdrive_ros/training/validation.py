@@ -17,8 +17,9 @@ from ..core.model import Alpamayo
 from ..core.tokenizer import Tokenizer
 from ..world.reason import CAUSES
 from .causes import cause_named
+from .decoding import decode, greedy
 from .forward import ActionAttention, Geometry, Keys, forward, velocity
-from .losses import roll_out
+from .losses import join, roll_out
 from .store import Batch
 
 
@@ -89,27 +90,13 @@ def window_keys(model: Alpamayo, geometry: Geometry, window: Batch, before=()) -
 def reason(model: Alpamayo, geometry: Geometry, tokenizer: Tokenizer, window: Batch, keys: Keys,
            max_new_tokens: int) -> Reasoned:
     """Likeliest reasoning of every window, up to and with the start of the trajectory."""
-    rows = torch.arange(len(window), device=window.speed.device)
-    width = int(window.prompt_length.max()) + max_new_tokens
-    ids = window.prompt_ids.new_zeros(len(window), width)
-    room = min(width, window.prompt_ids.shape[1])
-    ids[:, :room] = window.prompt_ids[:, :room]
-    length = window.prompt_length.clone()
     last = tokenizer.id('traj_future_start')
-    allowed = model.allowed_tokens(trajectory_tokens=False)
-    running = torch.ones_like(length, dtype=torch.bool)
-    for step in range(max_new_tokens):
-        used = int(length.max())
-        hidden = forward(model, geometry, None, (ids[:, :used],), keys).hidden
-        logits = model.lm_head(hidden[rows, length - 1]).float()
-        token = logits.masked_fill(~allowed, -torch.inf).argmax(-1).to(ids.dtype)
-        if step == max_new_tokens - 1:
-            token = torch.full_like(token, last)
-        ids[rows[running], length[running]] = token[running]
-        length += running
-        running &= token != last
-        if not running.any():
-            break
+    said, count = decode(model, geometry, keys, window.prompt_ids, window.prompt_length,
+                         max_new_tokens, (last,), model.allowed_tokens(trajectory_tokens=False),
+                         greedy)
+    said[:, -1].masked_fill_(count == max_new_tokens, last)  # the trajectory starts all the same
+    length = window.prompt_length + count.to(window.prompt_length.dtype)
+    ids = join(window.prompt_ids, window.prompt_length, said, count, int(length.max())).ids
     written = [tokenizer.decode(row[int(p):int(n)].tolist())
                for row, p, n in zip(ids, window.prompt_length, length)]
     return Reasoned(ids, length, [text.partition('<|cot_end|>')[0].strip() for text in written])
