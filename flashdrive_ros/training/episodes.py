@@ -30,7 +30,7 @@ HELD_OUT = 100_000
 """World seeds below this are never trained on."""
 VALIDATION = 50_000
 """World seeds from here to `HELD_OUT` are for validation during training."""
-EVENT_BOOST = {'cut_in': 2.0, 'light': 1.6, 'pedestrian': 2.5, 'free': 0.7, 'follow': 0.7}
+EVENT_BOOST = {'cut_in': 3.0, 'light': 1.5, 'pedestrian': 2.2, 'free': 0.8, 'follow': 0.7}
 """How much more often a kind of scenario is drawn for training than in the world itself."""
 CAUSE_BOOST = {'cut_in': 4.0, 'yellow_light': 4.0, 'lead_stopped': 1.5, 'pedestrian': 1.5}
 """How much more often clips of rare causes are chosen, others counting once."""
