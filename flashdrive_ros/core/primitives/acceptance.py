@@ -49,9 +49,11 @@ class Schema:
     def __init__(self, layout: Layout, tokenizer: Tokenizer, device='cpu'):
         self.layout = layout
         texts = expand_tokens([NUMBERS, NONE])
-        self.choices = torch.tensor([tokenizer.id(t.strip('<|>')) for t in texts], device=device)
-        """Ids [1002] of the symbols 0 to 1000 and, last, -1."""
-        self.symbols = {i: s if s <= BINS else -1 for s, i in enumerate(self.choices.tolist())}
+        self.ids = [tokenizer.id(t.strip('<|>')) for t in texts]
+        """Ids of the symbols 0 to 1000 and, last, -1."""
+        self.choices = torch.tensor(self.ids, device=device)
+        self.kinds = torch.from_numpy(layout.kinds).to(device)
+        self.symbols = {i: s if s <= BINS else -1 for s, i in enumerate(self.ids)}
         slots = [s for s in layout.slots if s.role == 'coordinate']
         own = {allowed: set(expand_tokens(allowed)) for allowed in {s.allowed for s in slots}}
         open_ = {allowed: [t in found for t in texts] for allowed, found in own.items()}
@@ -70,7 +72,7 @@ class Schema:
 
     def token_ids(self, symbols) -> list[int]:
         """Ids of the block with coordinates `symbols` [M], start token included."""
-        ids = self.choices[torch.as_tensor(np.asarray(symbols))].tolist()
+        ids = [self.ids[int(s)] for s in symbols]
         if self.layout.is_box and symbols[0] < 0:
             return [self.start, ids[0], self.template[-1]]
         numbers = iter(ids)
