@@ -23,24 +23,22 @@ class Confidence:
     Spatial check of a box's coordinates (spec section 2).
 
     A coordinate is uncertain when the drafter's probability of the best one is below
-    `sure`, more than one of the `top` likeliest tokens are coordinates, and the `top`
-    likeliest coordinates lie more than `spread` bins apart.  Which probabilities to take is
-    our choice: the drafter's softmax over the whole vocabulary, before any mask.
+    `sure` and the `top` likeliest ones lie more than `spread` bins apart.  That a class is
+    absent is uncertain below `absent`.  Probabilities are those over the whole vocabulary,
+    before any mask, and rivals are sought among coordinates alone, so that a draft that knows
+    nothing is never sure.
     """
 
     sure: float = 0.9
     spread: int = 60
     top: int = 4
+    absent: float = 0.2
 
     def uncertain(self, logits: Tensor, numbers: Tensor) -> Tensor:
         """Say of each row of `logits` [m, vocabulary] whether its coordinate is uncertain."""
-        chances = logits.float().softmax(-1)
-        is_number = torch.zeros_like(chances[0], dtype=torch.bool)
-        is_number[numbers] = True
-        candidates = is_number[chances.topk(self.top).indices].sum(-1)
-        best = chances[:, numbers].topk(self.top)
+        best = logits.float().softmax(-1)[:, numbers].topk(self.top)
         spread = best.indices.amax(-1) - best.indices.amin(-1)
-        return (best.values[:, 0] < self.sure) & (candidates > 1) & (spread > self.spread)
+        return (best.values[:, 0] < self.sure) & (spread > self.spread)
 
 
 class Schema:
@@ -158,8 +156,9 @@ class Schema:
         logits = logits[rows]
         symbols, chances = self.fill(logits)
         doubtful = ~logits.isfinite().all(-1)
-        if confidence is not None and self.layout.is_box and symbols[0] >= 0:
-            doubtful |= confidence.uncertain(logits, self.choices[:-1])
+        if confidence is not None and self.layout.is_box:
+            doubtful |= (confidence.uncertain(logits, self.choices[:-1]) if symbols[0] >= 0
+                         else torch.tensor(chances[0] < confidence.absent))
         taken = int(self.first_violation(symbols))
         doubts = doubtful.nonzero()
         if len(doubts):
