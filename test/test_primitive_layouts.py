@@ -1,4 +1,5 @@
 """Layouts of primitives: sizes, round trips through tokens, and what their schemas refuse."""
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -164,6 +165,14 @@ def test_boxes_keep_what_stands_before_the_first_doubt():
         assert taken == slot and symbols.tolist() == [100, 200, 300, 400]
         assert schema.accept(doubtful, Confidence(sure=0.5))[2] == 4
         assert schema.accept(doubtful, Confidence(spread=1000))[2] == 4
+    flat = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0))  # knows nothing, whatever its likeliest tokens are
+    flat[:, schema.choices[[1, 2, 3, 4]]] = torch.diag(torch.full((4,), 2.0)).repeat(2, 1)[:5]
+    assert schema.accept(flat, None)[2] == 4 and schema.accept(flat, check)[2] == 0
+    absent = torch.zeros_like(logits)
+    for chance, taken in ((0.1, 0), (0.3, 4)):
+        absent[0, schema.choices[-1]] = math.log(chance * (absent.shape[1] - 1) / (1 - chance))
+        assert schema.accept(absent, check)[1][0] == pytest.approx(chance, abs=1e-4)
+        assert schema.accept(absent, None)[2] == 4 and schema.accept(absent, check)[2] == taken
     near = logits.clone()  # rivals within 60 bins are no doubt
     for k in (90, 110, 120):
         near[0, schema.choices[k]] = 19.5

@@ -12,6 +12,7 @@ from flashdrive_ros.core import drafter as drafters
 from flashdrive_ros.core import images
 from flashdrive_ros.core.config import CheckpointError, EngineConfig
 from flashdrive_ros.core.drafter import Drafter, DrafterConfig
+from flashdrive_ros.core.primitives.layouts import SLOT_KINDS, trajectory_2d_3d
 from flashdrive_ros.core.primitives.reading import Reader
 from flashdrive_ros.core.primitives.writer import Writer
 from flashdrive_ros.core.prompt import build_layout
@@ -26,10 +27,11 @@ from flashdrive_ros.training.drafter_validation import proposals, simulated_roun
 from flashdrive_ros.training.drafting import PLAN, SAID, DraftLoss, Rooms, Target
 from flashdrive_ros.training.forward import Geometry
 from flashdrive_ros.training.losses import IGNORE
+from flashdrive_ros.training.questions import LAYOUTS
 from flashdrive_ros.training.store import ClipStore
 
 pytestmark = pytest.mark.usefixtures('one_thread')
-ROOMS = Rooms(96, 64, 24, 64)
+ROOMS = Rooms(96, 64, 24, 128)
 
 
 class Rig:
@@ -44,7 +46,8 @@ class Rig:
             self.store.add(clip)
         self.geometry = Geometry(self.model, self.tokenizer, CAMERAS, self.store.size)
         config = DrafterConfig.for_target(
-            self.model.config, target_layer_ids=(0, 2), context_len=5, window_context=True)
+            self.model.config, target_layer_ids=(0, 2), context_len=5, window_context=True,
+            slot_kinds=SLOT_KINDS)
         self.drafter = Drafter.random(config, 0)
         self.target = Target(self.model, self.tokenizer, self.geometry, self.drafter)
         self.loss = DraftLoss(self.drafter, self.target)
@@ -74,7 +77,12 @@ def test_every_primitive_of_an_answer_is_a_block_of_its_full_size(rig):
             '<|none|><|none|><|trajectory_2d_end|><|trajectory_3d_start|><5><6><7><8><|trajectory_3d_end|>'
             '<|answer_end|>')
     branches = answer(rig, text)
-    found = primitive_blocks(branches, [0], Reader(rig.tokenizer), 6)
+    table = torch.zeros(2, 1, 6, 4, dtype=torch.int32)
+    for k, block in enumerate(Reader(rig.tokenizer).read(branches.ids[0, 2:].tolist())[0]):
+        table[0, 0, k] = torch.tensor([block.start, block.layout.size, len(block.token_ids),
+                                       0 if block.layout.is_box else LAYOUTS.index(
+                                           trajectory_2d_3d(8))])
+    found = primitive_blocks(table, branches, 0)
     assert found.size.tolist() == [[6, 6, 12, 0, 0, 0], [0] * 6]
     assert found.learned[0, :3].tolist() == [6, 3, 12]
     starts = [rig.tokenizer.id(f'{name}_start') for name in ('box', 'box', 'trajectory_2d')]
@@ -134,13 +142,15 @@ def one_at_a_time(rig, blocks, w, k):
     number, anchor, size = (int(t[w, k]) for t in (blocks.branch, blocks.anchor, blocks.size))
     first = branches.first[number]
     behind = material.behind[w, first:first + anchor]
-    if blocks.primitive[w, k]:
+    kinds = (torch.from_numpy(LAYOUTS[blocks.layout[w, k]].kinds) if blocks.layout[w, k] >= 0
+             else None)
+    if kinds is not None:
         context = torch.cat((material.prompt[w], behind))
     else:
         context = behind[-config.context_len:]
     features = rig.drafter.fuse([context])[None]
     token = branches.ids[w, first + anchor]
-    x = rig.drafter.block(rig.model.embed_tokens(token)[None], size)
+    x = rig.drafter.block(rig.model.embed_tokens(token)[None], size, kinds)
     end = p + anchor + size
     positions = torch.arange(end - size - len(context), end)[None]
     return rig.model.lm_head(rig.drafter(x, features, positions))[0]
@@ -222,12 +232,15 @@ def test_a_block_in_training_is_that_of_the_decoder(rig):
     writer.push(ids[spoken:anchor].tolist())
     writer.look()
     writer.push([int(ids[anchor])])
+    schema = Reader(rig.tokenizer).opened(writer.ids)
+    assert schema.layout.size == size
     packed = pack(blocks, room=size, branches=branches, config=rig.drafter.config)
     trained = rig.loss.logits(material, packed)[w, 1:size]
     kept = rig.target.anything
-    torch.testing.assert_close(writer.draft(size)[:, kept], trained[:, kept], rtol=0, atol=2e-4)
+    torch.testing.assert_close(writer.draft(size, schema)[:, kept], trained[:, kept],
+                               rtol=0, atol=1e-4)
     text = blocks_at(branches, number, torch.tensor([[anchor]] * 2), torch.full((2, 1), 8))
-    torch.testing.assert_close(writer.draft(8, text=True)[:, kept],
+    torch.testing.assert_close(writer.draft(8)[:, kept],
                                proposals(rig.loss, material, text)[w, 0][:, kept],
                                rtol=0, atol=2e-4)
 

@@ -41,6 +41,10 @@ class DrafterConfig(DecoderConfig):
     window_context    blocks of primitives see every token before them instead
     target_layer_ids  target layers whose outputs are fused
     mask_token_id     id of the mask token; its embedding is the drafter's own
+    slot_kinds        kinds of slots of a primitive that its masks tell apart; 0: none
+
+    Masks that say which coordinate they stand for are ours: rotary positions turn by 1 rad a
+    token at most, and x and y alternate faster.
     """
 
     num_hidden_layers: int = 2
@@ -50,6 +54,7 @@ class DrafterConfig(DecoderConfig):
     window_context: bool = False
     target_layer_ids: tuple[int, ...] = (24, 30, 31, 32, 34)
     mask_token_id: int = 155697
+    slot_kinds: int = 0
 
     def __post_init__(self):
         """Check the fields; positions have one axis."""
@@ -113,6 +118,8 @@ class Drafter(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(hidden, eps=config.rms_norm_eps)
         self.mask_embedding = nn.Parameter(torch.zeros(hidden))
+        self.slot_embedding = nn.Parameter(
+            torch.zeros(config.slot_kinds, hidden)) if config.slot_kinds else None
 
     @classmethod
     def random(cls, config: DrafterConfig, seed: int) -> Drafter:
@@ -122,16 +129,29 @@ class Drafter(nn.Module):
         checkpoint.draw_weights(drafter, generator, lambda _, p: p.shape[-1] ** -0.5)
         with torch.no_grad():
             drafter.mask_embedding.normal_(0.0, 0.02, generator=generator)
+            if drafter.slot_embedding is not None:
+                drafter.slot_embedding.normal_(0.0, 0.02, generator=generator)
         return drafter.eval()
 
     def fuse(self, taps: Sequence[Tensor]) -> Tensor:
         """Features [..., hidden] of the chosen taps, each [..., hidden] (see `Taps`)."""
         return self.hidden_norm(self.fc(torch.cat(list(taps), -1)))
 
-    def block(self, anchors: Tensor, length: int) -> Tensor:
-        """Embeddings [b, length, hidden] of the `anchors` [b, hidden] and masks behind them."""
-        masks = self.mask_embedding.expand(len(anchors), length - 1, -1)
-        return torch.cat((anchors[:, None], masks), 1)
+    def block(self, anchors: Tensor, length: int, kinds: Tensor | None = None) -> Tensor:
+        """
+        Embeddings [b, length, hidden] of the `anchors` [b, hidden] and masks behind them.
+
+        `kinds` [length] are those of a primitive's slots, None for text.
+        """
+        masks = self.masks(kinds[1:]) if kinds is not None else self.mask_embedding
+        return torch.cat((anchors[:, None], masks.expand(len(anchors), length - 1, -1)), 1)
+
+    def masks(self, kinds: Tensor) -> Tensor:
+        """Embeddings [..., hidden] of masks in slots of `kinds` [...]; -1 for text."""
+        if self.slot_embedding is None:
+            return self.mask_embedding.expand(*kinds.shape, -1)
+        own = F.embedding(kinds.clamp(min=0), self.slot_embedding)
+        return self.mask_embedding + torch.where(kinds[..., None] < 0, 0, own)
 
     def forward(self, x: Tensor, context: Tensor, positions: Tensor,
                 mask: Tensor | None = None, attend: Attention | None = None) -> Tensor:

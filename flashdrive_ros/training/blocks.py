@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.drafter import DrafterConfig
-from ..core.primitives.reading import Reader
 from .losses import IGNORE
+from .questions import LAYOUTS
 
 GAMMA = {8: 4.0, 10: 5.0, 16: 7.0}
 """Decay of the weights along a block of text, by its length."""
@@ -51,10 +52,35 @@ class Branches:
 
     def slots(self) -> Tensor:
         """Slot [P + N] of every token of the context."""
-        ends = (*self.first[1:], self.ids.shape[1])
-        pieces = [torch.arange(self.prefix)] + [
-            self.prefix + torch.arange(end - first) for first, end in zip(self.first, ends)]
-        return torch.cat(pieces).to(self.ids.device)
+        return _slots(self.prefix, self.first, self.ids.shape[1], self.ids.device)
+
+    def columns(self) -> Tensor:
+        """`first` as a tensor [R]."""
+        return _columns(self.first, self.ids.device)
+
+
+@lru_cache(maxsize=8)  # a copy to the device would wait for it
+@torch.inference_mode(False)
+def _slots(prefix: int, first: tuple[int, ...], width: int, device: torch.device) -> Tensor:
+    pieces = [torch.arange(prefix)] + [
+        prefix + torch.arange(end - begin) for begin, end in zip(first, (*first[1:], width))]
+    return torch.cat(pieces).to(device)
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)
+def _columns(first: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(first, device=device)
+
+
+@lru_cache(maxsize=2)
+@torch.inference_mode(False)
+def _kinds(device: torch.device) -> Tensor:
+    """Kinds of the slots of every layout, -1 behind its end; the last row is that of text."""
+    table = torch.full((len(LAYOUTS) + 1, max(layout.size for layout in LAYOUTS)), -1)
+    for row, layout in zip(table, LAYOUTS):
+        row[:layout.size] = torch.from_numpy(layout.kinds)
+    return table.to(device)
 
 
 @dataclass(frozen=True)
@@ -63,13 +89,14 @@ class Blocks:
     K blocks of each of W windows: branch, anchor (index in the branch), size; all [W, K].
 
     `learned` tokens of the block are labels, the anchor counted; a size of 0 is no block.
+    `layout` is an index in `questions.LAYOUTS`, or -1 for text.
     """
 
     branch: Tensor
     anchor: Tensor
     size: Tensor
     learned: Tensor
-    primitive: Tensor
+    layout: Tensor
 
     @classmethod
     def join(cls, several: Sequence[Blocks]) -> Blocks:
@@ -91,27 +118,18 @@ class Blocks:
         return self.take(drawn.argsort(1))
 
 
-def primitive_blocks(branches: Branches, numbers: Sequence[int], reader: Reader,
-                     most: int) -> Blocks:
+def primitive_blocks(found: Tensor, branches: Branches, first: int) -> Blocks:
     """
-    One block of full size for every primitive in the answers of the branches `numbers`.
+    One block of full size for every primitive `found` [W, m, K, 4] (`samples.BLOCK`).
 
-    At most `most` a window, found by the decoder's own reader.  An absent class is a block
-    of which only the two tokens that say so are learned.
+    Their answers are the m branches from number `first` on.  An absent class is a block of
+    which only the two tokens that say so are learned.
     """
-    found = [[] for _ in branches.ids]
-    lengths, spoken = branches.length.tolist(), branches.spoken.tolist()
-    for r in numbers:
-        for w, ids in enumerate(branches.branch(r).tolist()):
-            answer = ids[spoken[w][r]:lengths[w][r]]
-            found[w] += [(r, spoken[w][r] + b.start, len(reader.schema(b.layout).template),
-                          len(b.token_ids)) for b in reader.read(answer)[0]]
-    table = torch.zeros(len(found), most, 4, dtype=torch.long)
-    for w, rows in enumerate(found):
-        if rows:
-            table[w, :min(len(rows), most)] = torch.tensor(rows[:most])
-    branch, anchor, size, learned = table.to(branches.ids.device).unbind(-1)
-    return Blocks(branch, anchor, size, learned, torch.ones_like(size, dtype=torch.bool))
+    start, size, learned, layout = found.long().unbind(-1)
+    answers = torch.arange(first, first + found.shape[1], device=found.device)
+    anchor = start + branches.spoken[:, answers, None]
+    return Blocks(*(t.flatten(1) for t in (
+        answers[:, None].expand_as(start), anchor, size, learned, layout)))
 
 
 def text_blocks(branches: Branches, number: int, size: int, weights: Tensor, count: int,
@@ -126,7 +144,7 @@ def blocks_at(branches: Branches, number: int, anchor: Tensor, size: Tensor) -> 
     """Blocks of text at `anchor` [W, K] of a branch, learned as far as the text goes."""
     left = (branches.length[:, number, None] - anchor).clamp(min=0)
     return Blocks(torch.full_like(anchor, number), anchor, size, torch.minimum(size, left),
-                  torch.zeros_like(anchor, dtype=torch.bool))
+                  torch.full_like(anchor, -1))
 
 
 def anchor_weights(branches: Branches, number: int, inside: Tensor | None = None,
@@ -154,6 +172,7 @@ class Packed:
     anchor     [W, Q] ids that stand at offset 0    is_anchor [W, Q]
     label      [W, Q] ids to be proposed (IGNORE where nothing is learned)
     weight     [W, Q]                               primitive [W, Q]
+    kind       [W, Q] of its slot in a primitive, else -1
     block      [W, Q] number, each its own where there is no block
     first, end [W, Q] indexes of the context that it sees; `whole` [W, Q]: the prompt as well
     positions  [W, S + Q] slots                     prefix    P
@@ -164,6 +183,7 @@ class Packed:
     label: Tensor
     weight: Tensor
     primitive: Tensor
+    kind: Tensor
     block: Tensor
     first: Tensor
     end: Tensor
@@ -204,7 +224,7 @@ def pack(blocks: Blocks, room: int, branches: Branches, config: DrafterConfig) -
     offset = token - (end - own.size)
     exists &= end <= room
     offset = torch.where(exists, offset, 0)
-    column = torch.tensor(branches.first, device=device)[own.branch] + own.anchor
+    column = branches.columns()[own.branch] + own.anchor
     ids = branches.ids.long()
     width = ids.shape[1] - 1
     learned = exists & (offset > 0) & (offset < own.learned)
@@ -214,8 +234,11 @@ def pack(blocks: Blocks, room: int, branches: Branches, config: DrafterConfig) -
     for length, value in GAMMA.items():
         gamma = torch.where(own.size == length, value, gamma)
     fading = torch.exp(-(offset - 1) / gamma.clamp(min=1))
-    weight = torch.where(own.primitive, 1.0, fading) * learned
-    whole = exists & own.primitive & config.window_context
+    primitive = exists & (own.layout >= 0)
+    weight = torch.where(primitive, 1.0, fading) * learned
+    kinds = _kinds(device)
+    kind = torch.where(primitive, kinds[own.layout, offset.clamp(max=kinds.shape[1] - 1)], -1)
+    whole = primitive & config.window_context
     start = branches.prefix + column - own.anchor
     seen_end = branches.prefix + column
     first = torch.where(whole, start, torch.maximum(start, seen_end - config.context_len))
@@ -223,7 +246,7 @@ def pack(blocks: Blocks, room: int, branches: Branches, config: DrafterConfig) -
     slot = branches.prefix + own.anchor + offset
     return Packed(
         anchor=ids.gather(1, column), is_anchor=offset == 0, label=label, weight=weight,
-        primitive=own.primitive & exists,
+        primitive=primitive, kind=kind,
         block=torch.where(exists, owner, ends.shape[1] + token), first=first,
         end=torch.where(exists, seen_end, first), whole=whole,
         positions=torch.cat((context.expand(len(ends), -1), slot), 1), prefix=branches.prefix)

@@ -21,26 +21,29 @@ class DrafterSettings(RunSettings):
     learning_rate: float = setting(1.5e-3, 'highest learning rate')
     warmup_steps: int = setting(10, 'steps in which the learning rate rises')
     weight_decay: float = setting(0.01, 'AdamW, on matrices only')
-    ema: float = setting(0.99, 'weight of the past in the averaged weights that are saved')
+    ema: float = setting(0.995, 'weight of the past in the averaged weights that are saved')
     validation_frames: int = setting(4, 'frames of a held-out clip; its last window counts')
     validation_clips: int = setting(96, 'held-out clips; 0: no validation')
     log_every: int = setting(5, 'steps between log lines')
     part: int = setting(64, 'windows of an update')
-    passes: int = setting(2, 'times that each window is used, with other anchors')
+    passes: int = setting(4, 'times that each window is used, with other anchors')
     drafter: str = setting('', 'drafter directory to go on from')
-    layers: int = setting(2, 'layers of the drafter')
+    layers: int = setting(4, 'layers of the drafter')
+    slots: bool = setting(True, 'masks of a primitive say which coordinate they stand for')
     taps: str = setting('1,3,5,6,7', 'layers of the model whose outputs the drafter reads: behind '
                                      'the last image features, then more and more of them')
     blocks: str = setting('8,16', 'lengths of the blocks of text in turn; the first is the '
                                  "drafter's own")
     context: int = setting(8, 'tokens that a block of text sees')
     window_context: bool = setting(True, 'blocks of primitives see the whole window')
-    questions: int = setting(3, 'annotated answers of a window in a step')
+    questions: int = setting(4, 'annotated answers of a window in a step')
     text_tokens: int = setting(192, 'tokens of the blocks of text of a window; 0: none')
-    primitive_tokens: int = setting(192, 'room for its primitives; 0: none')
+    primitive_tokens: int = setting(256, 'room for its primitives; 0: none')
     answer_share: float = setting(0.4, 'share of the blocks of text that are in answers')
     text_weight: float = setting(1.0, 'weight of text')
     primitive_weight: float = setting(1.0, 'weight of primitives')
+    near_share: float = setting(0.5, 'share of the label of a coordinate that lies around its bin')
+    near_bins: float = setting(16.0, 'bins in which that share falls by e')
     inside_weight: float = setting(0.2, 'how likely an anchor is inside a primitive, to 1 '
                                        'outside')
     temperature: float = setting(0.6, 'of the texts that are sampled; the other half is greedy')
@@ -54,6 +57,7 @@ class DrafterSettings(RunSettings):
                 'blocks': min(self.block_sizes) >= 2, 'questions': 1 <= self.questions <= 6,
                 'text_tokens': self.text_tokens == 0 or self.text_tokens >= max(self.block_sizes),
                 'primitive_tokens': self.primitive_tokens > 0 or self.text_tokens > 0,
+                'near_share': 0 <= self.near_share <= 1, 'near_bins': self.near_bins > 0,
                 'attention': self.attention in ('auto', 'flex', 'plain')}
 
     @property

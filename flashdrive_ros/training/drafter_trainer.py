@@ -16,6 +16,7 @@ from ..core import drafter as drafters
 from ..core.config import CheckpointError
 from ..core.drafter import Drafter, DrafterConfig, check_fit
 from ..core.primitives.coordinates import MASK
+from ..core.primitives.layouts import SLOT_KINDS
 from . import checkpoints
 from .blocks import Blocks, anchor_weights, room_for, text_blocks
 from .decoding import greedy
@@ -61,7 +62,8 @@ class DrafterTrainer(Trainer):
         config = DrafterConfig.for_target(
             model.config, num_hidden_layers=settings.layers, target_layer_ids=settings.layer_ids,
             block_size=settings.block_sizes[0], context_len=settings.context,
-            window_context=settings.window_context, mask_token_id=mask)
+            window_context=settings.window_context, mask_token_id=mask,
+            slot_kinds=SLOT_KINDS if settings.slots else 0)
         check_fit(config, model.config, Path(settings.out))
         if settings.drafter:
             drafter = drafters.load(Path(settings.drafter), model).float().requires_grad_(True)
@@ -70,7 +72,8 @@ class DrafterTrainer(Trainer):
         kind = best_attention(drafter) if settings.attention == 'auto' else settings.attention
         self.target = Target(model, self.tokenizer, self.geometry, drafter)
         return drafter.train(), DraftLoss(drafter, self.target, kind, settings.text_weight,
-                                          settings.primitive_weight)
+                                          settings.primitive_weight, settings.near_share,
+                                          settings.near_bins)
 
     def _compile(self) -> None:
         """Compile what repeats in the frozen model."""

@@ -113,18 +113,14 @@ def _primitives(loss: DraftLoss, material: Material, tally: Tally) -> None:
     learned = packed.label != IGNORE
     tally.add('primitive_right', int(((logits.argmax(-1) == packed.label) & learned).sum()),
               int(learned.sum()))
-    begins = (blocks.size.cumsum(1) - blocks.size).tolist()
-    sizes, owners = blocks.size.tolist(), blocks.branch.tolist()
+    begins, sizes = (blocks.size.cumsum(1) - blocks.size).tolist(), blocks.size.tolist()
     for w in range(len(material)):
         said = _answer(material, target.reader, w, SAID)
-        count = 0
+        places = iter([(at, size) for at, size in zip(begins[w], sizes[w]) if size])
         for number in range(SAID + 1, len(material.branches.first)):
             annotated = _answer(material, target.reader, w, number)
             for block in annotated:
-                if count == len(sizes[w]) or owners[w][count] != number:
-                    break
-                at, size = begins[w][count], sizes[w][count]
-                count += 1
+                at, size = next(places)
                 _compare(block, _filled(target.reader, block.layout, logits[w, at:at + size]),
                          _same(said, annotated, block) if number == SAID + 1 else None, tally)
 

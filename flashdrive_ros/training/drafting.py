@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.drafter import Attention, Drafter, Taps
@@ -30,7 +29,6 @@ from .store import Asked, Batch
 log = logging.getLogger(__name__)
 PLAN, SAID = 0, 1
 """Branches with the target's own texts, when there are any; annotated answers come after them."""
-MOST_PRIMITIVES = 48
 
 
 @dataclass(frozen=True)
@@ -85,8 +83,9 @@ class Target:
         self.anything = model.allowed_tokens(trajectory_tokens=True)
         self.coordinates = torch.zeros_like(self.anything)
         """Mask over the vocabulary: tokens inside of primitives."""
-        first = tokenizer.id('0')
-        self.coordinates[first:first + BINS + 1] = True
+        self.zero = tokenizer.id('0')
+        """Id of the first of the numbers, which follow each other."""
+        self.coordinates[self.zero:self.zero + BINS + 1] = True
         self.coordinates[tokenizer.id(NONE.strip('<|>'))] = True
 
     @torch.no_grad()
@@ -116,9 +115,8 @@ class Target:
         branches = Branches(torch.cat([j.ids for j in joined], 1), tuple(firsts[:-1]),
                             torch.stack([j.length for j in joined], 1).long(),
                             torch.stack(spoken, 1).long(), geometry.slots)
-        annotated = range(2 if pick else 0, len(joined))
         return Material(torch.cat(taps.chosen(), -1), torch.cat(read.chosen(), -1), branches,
-                        primitive_blocks(branches, annotated, self.reader, MOST_PRIMITIVES))
+                        primitive_blocks(asked.answer_blocks, branches, 2 if pick else 0))
 
     def _own_texts(self, batch: Batch, asked: Asked, rooms: Rooms, pick, keys: Keys):
         """Prompt with reasoning and first question with answer, as the target itself goes on."""
@@ -136,14 +134,24 @@ class Target:
 
 
 class DraftLoss(nn.Module):
-    """Cross entropy of a drafter's proposals; the target is not part of the module."""
+    """
+    Cross entropy of a drafter's proposals; the target is not part of the module.
+
+    Of a primitive's coordinate, `near_share` of the label lies around its bin, falling by e in
+    `near_bins` of them: bins are ordered, and a neighbour is nearly right.
+    """
 
     def __init__(self, drafter: Drafter, target: Target, kind: str = 'plain',
-                 text_weight: float = 1.0, primitive_weight: float = 1.0):
+                 text_weight: float = 1.0, primitive_weight: float = 1.0,
+                 near_share: float = 0.0, near_bins: float = 16.0):
         super().__init__()
         self.drafter, self.kind = drafter, kind
         self.text_weight, self.primitive_weight = text_weight, primitive_weight
+        self.near_share = near_share
         self.outside = (target,)  # a tuple hides it from the module's parameters
+        bins = torch.arange(BINS + 1, device=drafter.fc.weight.device)
+        near = torch.softmax(-(bins[:, None] - bins).abs() / near_bins, -1)
+        self.register_buffer('near', near, persistent=False)
 
     def logits(self, material: Material, packed: Packed) -> Tensor:
         """Logits [W, Q, vocabulary] of a packed pass, those of pad tokens at -inf."""
@@ -151,7 +159,7 @@ class DraftLoss(nn.Module):
         drafter, model = self.drafter, target.model
         features = drafter.fuse([material.states])
         anchors = model.embed_tokens(packed.anchor).to(drafter.mask_embedding.dtype)
-        x = torch.where(packed.is_anchor[..., None], anchors, drafter.mask_embedding)
+        x = torch.where(packed.is_anchor[..., None], anchors, drafter.masks(packed.kind))
         states = drafter(x, features, packed.positions, attend=attention_of(packed, self.kind))
         return model.lm_head(states).float().masked_fill(~target.anything, -torch.inf)
 
@@ -159,8 +167,7 @@ class DraftLoss(nn.Module):
         """Weighted 'loss' and its parts: losses of both kinds and shares of tokens right."""
         packed = pack(blocks, room, material.branches, self.drafter.config)
         logits = self.logits(material, packed)
-        entropy = F.cross_entropy(logits.flatten(0, 1), packed.label.flatten(), reduction='none',
-                                  ignore_index=IGNORE).view_as(packed.label)
+        entropy = self._entropy(logits, packed)
         right = logits.argmax(-1) == packed.label
         loss, parts = 0.0, {}
         for name, chosen, weight in (('text', ~packed.primitive, self.text_weight),
@@ -172,6 +179,19 @@ class DraftLoss(nn.Module):
             parts[name] = part.detach()
             parts[f'{name}_right'] = (right & learned).sum() / learned.sum().clamp(min=1)
         return {'loss': loss, **parts}
+
+    def _entropy(self, logits: Tensor, packed: Packed) -> Tensor:
+        """Cross entropy [W, Q] with the labels; of no meaning where there is none."""
+        zero = self.outside[0].zero
+        label = torch.where(packed.label == IGNORE, zero, packed.label)
+        chances = logits.log_softmax(-1)
+        exact = -chances.gather(-1, label[..., None])[..., 0]
+        if not self.near_share:
+            return exact
+        bins = label - zero
+        ordered = packed.primitive & (bins >= 0) & (bins <= BINS)
+        near = self.near[bins.clamp(0, BINS)] * chances[..., zero:zero + BINS + 1]
+        return torch.where(ordered, torch.lerp(exact, -near.sum(-1), self.near_share), exact)
 
 
 def attention_of(packed: Packed, kind: str) -> Attention:
@@ -213,7 +233,7 @@ def best_attention(drafter: Drafter) -> str:
     if device.type != 'cuda':
         return 'plain'
     one = torch.ones(1, 64, dtype=torch.long, device=device)
-    packed = Packed(one, one > 0, one, one.float(), one > 0, one, one * 0, one * 64, one > 0,
+    packed = Packed(one, one > 0, one, one.float(), one > 0, one, one, one * 0, one * 64, one > 0,
                     torch.arange(128, device=device)[None], 32)
     q, k = (torch.randn(1, heads, n, config.head_dim, dtype=torch.bfloat16, device=device,
                         requires_grad=True)

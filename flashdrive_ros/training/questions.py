@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..core.primitives import layouts
 from ..core.primitives.coordinates import FORWARD_M, LEFT_M, NONE
 from ..core.primitives.grammar import write, write_boxes, write_label
 from ..core.primitives.requests import MOTIONS, PATHS, PrimitiveRequest
@@ -30,9 +31,14 @@ AHEAD = (1, 6)
 MAX_BOXES = 10
 """The largest ones, over all classes of an answer."""
 MAX_AGENTS = 3
+MAX_BLOCKS = MAX_BOXES + len(LABELS) - 1
+"""Primitives of an answer: all boxes of one class, and every other one absent."""
 SHARES = {'boxes': 0.60, 'path': 0.22, 'motion': 0.12, 'light': 0.06}
 """How often each kind of question is drawn."""
 PATH_KINDS = {'trajectory_2d': 0.3, 'trajectory_3d': 0.2, 'trajectory_2d_3d': 0.5}
+LAYOUTS = (layouts.box(), *(layouts.DECLARED[kind](n) for kind in PATH_KINDS for n in PATHS),
+           *(layouts.trajectory_3d(n) for n in MOTIONS))
+"""What blocks the answers hold."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from ..core import unicycle
 from ..core.config import ActionConfig, ModelConfig
 from ..core.geometry import yaw_rotation
 from ..core.images import patch_grid
+from ..core.primitives.reading import Reader
 from ..core.prompt import build_layout
 from ..core.tokenizer import Tokenizer
 from ..core.trajectory_tokens import history_token_ids
@@ -38,6 +39,11 @@ from .episodes import (
 ALIGN = 64
 WORDINGS, QUESTIONS = 4, 6
 """Wordings of the reasoning, and questions; which is learned is drawn anew every time."""
+BLOCK = ('start', 'size', 'learned', 'layout')
+"""
+Of each primitive of an answer: where it begins, tokens of its block, those of them that the
+answer has (fewer for an absent class) and its index in `questions.LAYOUTS`.
+"""
 JPEG_SHARE = 0.5
 JPEG_QUALITY = (60, 95)
 PHYSICAL = {'accel_mean': 0.0, 'accel_std': 1.0, 'curvature_mean': 0.0, 'curvature_std': 1.0}
@@ -116,6 +122,7 @@ def clip_fields(clip: ClipConfig, model: ModelConfig, cameras: int) -> dict[str,
         'question_length': Field((windows, QUESTIONS), 'int32'),
         'answer_ids': Field((windows, QUESTIONS, clip.answer_tokens), 'int32'),
         'answer_length': Field((windows, QUESTIONS), 'int32'),
+        'answer_blocks': Field((windows, QUESTIONS, questions.MAX_BLOCKS, len(BLOCK)), 'int32'),
         'controls': Field((windows, FUTURE, 2), 'float32'),
         'speed': Field((windows,), 'float32'),
         'future': Field((windows, FUTURE, 3), 'float32'),
@@ -135,6 +142,7 @@ class ClipMaker:
         self.config, self.model, self.tokenizer = config, model, tokenizer
         self.camera_ids = tuple(camera_ids)
         self.fields = clip_fields(config, model, len(self.camera_ids))
+        self.reader = Reader(tokenizer)
         self.tail_of = lru_cache(maxsize=4096)(self._tail_of)
         self.window = model.prompt.frames_per_camera
 
@@ -216,8 +224,12 @@ class ClipMaker:
         for k in range(QUESTIONS):
             asked = questions.draw(facts, rng)
             _fill(arrays, 'question', (w, k), self.tail_of('', asked.question)[0])
-            _fill(arrays, 'answer', (w, k), self.tokenizer.encode(
-                asked.answer + '<|answer_end|>'))
+            answer = self.tokenizer.encode(asked.answer + '<|answer_end|>')
+            _fill(arrays, 'answer', (w, k), answer)
+            for n, block in enumerate(self.reader.read(answer)[0]):
+                arrays['answer_blocks'][w, k, n] = (
+                    block.start, block.layout.size, len(block.token_ids),
+                    questions.LAYOUTS.index(block.layout))
 
     def _drive(self, arrays, episode: Episode, ticks: list[int]) -> None:
         """What the expert did next, as a trajectory and as controls."""

@@ -60,12 +60,17 @@ class Batch:
 
 @dataclass(frozen=True)
 class Asked:
-    """Questions about W windows and their answers: ids [W, m, n] with lengths [W, m]."""
+    """
+    Questions about W windows and their answers: ids [W, m, n] with lengths [W, m].
+
+    `answer_blocks` [W, m, K, 4] are the primitives in them (`samples.BLOCK`).
+    """
 
     question_ids: Tensor
     question_length: Tensor
     answer_ids: Tensor
     answer_length: Tensor
+    answer_blocks: Tensor
 
 
 class Staging:

@@ -23,24 +23,22 @@ class Confidence:
     Spatial check of a box's coordinates (spec section 2).
 
     A coordinate is uncertain when the drafter's probability of the best one is below
-    `sure`, more than one of the `top` likeliest tokens are coordinates, and the `top`
-    likeliest coordinates lie more than `spread` bins apart.  Which probabilities to take is
-    our choice: the drafter's softmax over the whole vocabulary, before any mask.
+    `sure` and the `top` likeliest ones lie more than `spread` bins apart.  That a class is
+    absent is uncertain below `absent`.  Probabilities are those over the whole vocabulary,
+    before any mask, and rivals are sought among coordinates alone, so that a draft that knows
+    nothing is never sure.
     """
 
     sure: float = 0.9
     spread: int = 60
     top: int = 4
+    absent: float = 0.2
 
     def uncertain(self, logits: Tensor, numbers: Tensor) -> Tensor:
         """Say of each row of `logits` [m, vocabulary] whether its coordinate is uncertain."""
-        chances = logits.float().softmax(-1)
-        is_number = torch.zeros_like(chances[0], dtype=torch.bool)
-        is_number[numbers] = True
-        candidates = is_number[chances.topk(self.top).indices].sum(-1)
-        best = chances[:, numbers].topk(self.top)
+        best = logits.float().softmax(-1)[:, numbers].topk(self.top)
         spread = best.indices.amax(-1) - best.indices.amin(-1)
-        return (best.values[:, 0] < self.sure) & (candidates > 1) & (spread > self.spread)
+        return (best.values[:, 0] < self.sure) & (spread > self.spread)
 
 
 class Schema:
@@ -49,9 +47,11 @@ class Schema:
     def __init__(self, layout: Layout, tokenizer: Tokenizer, device='cpu'):
         self.layout = layout
         texts = expand_tokens([NUMBERS, NONE])
-        self.choices = torch.tensor([tokenizer.id(t.strip('<|>')) for t in texts], device=device)
-        """Ids [1002] of the symbols 0 to 1000 and, last, -1."""
-        self.symbols = {i: s if s <= BINS else -1 for s, i in enumerate(self.choices.tolist())}
+        self.ids = [tokenizer.id(t.strip('<|>')) for t in texts]
+        """Ids of the symbols 0 to 1000 and, last, -1."""
+        self.choices = torch.tensor(self.ids, device=device)
+        self.kinds = torch.from_numpy(layout.kinds).to(device)
+        self.symbols = {i: s if s <= BINS else -1 for s, i in enumerate(self.ids)}
         slots = [s for s in layout.slots if s.role == 'coordinate']
         own = {allowed: set(expand_tokens(allowed)) for allowed in {s.allowed for s in slots}}
         open_ = {allowed: [t in found for t in texts] for allowed, found in own.items()}
@@ -70,7 +70,7 @@ class Schema:
 
     def token_ids(self, symbols) -> list[int]:
         """Ids of the block with coordinates `symbols` [M], start token included."""
-        ids = self.choices[torch.as_tensor(np.asarray(symbols))].tolist()
+        ids = [self.ids[int(s)] for s in symbols]
         if self.layout.is_box and symbols[0] < 0:
             return [self.start, ids[0], self.template[-1]]
         numbers = iter(ids)
@@ -156,8 +156,9 @@ class Schema:
         logits = logits[rows]
         symbols, chances = self.fill(logits)
         doubtful = ~logits.isfinite().all(-1)
-        if confidence is not None and self.layout.is_box and symbols[0] >= 0:
-            doubtful |= confidence.uncertain(logits, self.choices[:-1])
+        if confidence is not None and self.layout.is_box:
+            doubtful |= (confidence.uncertain(logits, self.choices[:-1]) if symbols[0] >= 0
+                         else torch.tensor(chances[0] < confidence.absent))
         taken = int(self.first_violation(symbols))
         doubts = doubtful.nonzero()
         if len(doubts):

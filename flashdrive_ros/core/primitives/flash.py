@@ -140,7 +140,7 @@ class FlashDecoder:
         if self.drafter is not None:
             confidence = self.settings.confidence if self.settings.mode == 'fallback' else None
             symbols, chances, taken = schema.accept(
-                writer.draft(len(schema.template)), confidence)
+                writer.draft(len(schema.template), schema), confidence)
             path = 'direct' if taken == len(symbols) else 'fallback'
         written: list[int] = []
         ended = False

@@ -32,6 +32,11 @@ PIXEL_AXES = (Axis('u', IMAGE), Axis('v', IMAGE))
 BOX_AXES = tuple(Axis(name, IMAGE) for name in ('x1', 'y1', 'x2', 'y2'))
 ROAD_AXES = (Axis('x', FORWARD_M), Axis('y', LEFT_M))
 ROBOT_AXES = tuple(Axis(*item) for item in ROBOT_M.items())
+AXES = 4
+
+
+SLOT_KINDS = len(MARKERS) * AXES + 2
+"""What a slot can be to a drafter: an axis of a type of primitive, a start or an end token."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,13 @@ class Layout:
         points = [(s.part, s.waypoint) for s in self.slots if s.role == 'coordinate']
         order = {point: i for i, point in enumerate(dict.fromkeys(points))}
         return np.array([order[point] for point in points])
+
+    @cached_property
+    def kinds(self) -> np.ndarray:
+        """Kind [L] of each slot, below `SLOT_KINDS`."""
+        types, markers = list(MARKERS), {'start': SLOT_KINDS - 2, 'end': SLOT_KINDS - 1}
+        return np.array([markers.get(s.role, types.index(self.parts[s.part].type) * AXES + s.axis)
+                         for s in self.slots])
 
     @property
     def is_box(self) -> bool:

@@ -83,7 +83,7 @@ class Writer:
 
     def _round(self, block: int) -> None:
         """Draft behind the last token and have the target verify; at least one token is ready."""
-        proposals = self.draft(block, text=True).float().masked_fill(
+        proposals = self.draft(block).float().masked_fill(
             ~self.allowed, -torch.inf).argmax(-1)
         tokens = torch.cat((torch.tensor(self.ids[-1:], device=proposals.device), proposals))
         hidden = self._extend(tokens)
@@ -104,22 +104,23 @@ class Writer:
         chance = float((choices[at] - logits.logsumexp(-1)).exp())
         return (at if at < len(choices) - 1 else -1), chance
 
-    def draft(self, block: int, text: bool = False) -> Tensor:
+    def draft(self, block: int, schema: Schema | None = None) -> Tensor:
         """
         Logits [block - 1, vocabulary] of the drafter after the last token, in one pass.
 
-        Text sees the last few tokens; primitives all of the branch when the drafter was
-        trained for it.
+        Text sees the last few tokens; primitives, which have a `schema`, all of the branch when
+        the drafter was trained for it.
         """
         drafter, model = self.drafter, self.model
         self.draft_passes += 1
         at = self.base + len(self.ids) - 1
         context = self.features
-        if drafter.config.window_context and not text:
+        if drafter.config.window_context and schema is not None:
             context = torch.cat((self.stream.prompt_features()[:self.prefix], context))
         else:
             context = context[-drafter.config.context_len:]
-        x = drafter.block(model.embed_tokens.weight[self.ids[-1:]], block)
+        x = drafter.block(model.embed_tokens.weight[self.ids[-1:]], block,
+                          None if schema is None else schema.kinds)
         positions = torch.arange(at - len(context), at + block, device=x.device)
         states = drafter(x, context[None].to(x.dtype), positions[None])[0, 1:]
         return model.lm_head(states)
