@@ -204,7 +204,8 @@ def test_a_camera_of_another_time_is_named():
         store.inputs.add_camera(1, at(ms), None)
         store.inputs.add_camera(0, ms * MS, None)
     assert store.why() == ('camera 0 cross_left_120 (/left): stamps are of another time than '
-                           'those of camera front_wide_120')
+                           'those of camera front_wide_120: 1.7e+09 s behind, as of a clock that '
+                           'counts from its start, or simulated time')
 
 
 @pytest.mark.parametrize('stamps_ms, reason', [

@@ -18,7 +18,8 @@ import numpy as np
 from ..core.ego import EgoHistory, usable_poses
 from ..core.text import refuse_free_text
 from ..core.types import CAMERA_NAMES, NANOSECONDS, CameraFrame, FrameSet, InputError
-from .frames import FrameSelector, Selection, StampGate
+from .frames import FrameSelector, Selection
+from .stamps import StampGate
 
 ODOMETRY_SPAN_NS = 4 * NANOSECONDS
 
@@ -178,7 +179,7 @@ class StepInputs:
     def _frame_set(self, selection: Selection) -> FrameSet:
         """Decode a set, unless that was done for an earlier step."""
         for known, frame_set in self._decoded:
-            if known.frames is selection.frames:
+            if known.frames == selection.frames:
                 return frame_set
         return FrameSet(selection.t0_ns, {
             camera: CameraFrame(self._decode(camera, item.payload), item.stamp_ns)
