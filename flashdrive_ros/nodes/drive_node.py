@@ -35,7 +35,7 @@ from flashdrive_ros.srv import AskQuestion
 from ..core.config import EngineConfig
 from ..core.types import NANOSECONDS, DrivePlan, InputError
 from . import drive_parameters, messages, qos
-from .cameras import TRANSPORTS, camera_topics, header_stamp_ns
+from .cameras import Transport, camera_topics, header_stamp_ns, transport
 from .frames import FrameSelector
 from .gate import implausible
 from .health import DriveHealth
@@ -98,13 +98,13 @@ class DriveNode(LifecycleNodeMixin, Node):
         p = self.parameters
         self.health.configuring(p['timeout_s'])
         try:
-            transport = TRANSPORTS[p['image_transport']]
-            topics = camera_topics(p['camera_ids'], p['camera_topics'], transport.suffix)
+            images = transport(p['image_transport'], p['image_decoder'])
+            topics = camera_topics(p['camera_ids'], p['camera_topics'], images.suffix)
             if p['anchor_camera'] not in (-1, *topics):
                 raise InputError(f'anchor_camera is {p["anchor_camera"]}, expected one of '
                                  f'camera_ids {list(topics)}, or -1')
             engine = self._load(tuple(sorted(topics)))
-            self._open(engine, transport, topics)
+            self._open(engine, images, topics)
         except Exception as error:
             self.health.failed(f'{type(error).__name__}: {error}')
             self.get_logger().error(f'not configured: {self.health.engine_error}')
@@ -133,7 +133,7 @@ class DriveNode(LifecycleNodeMixin, Node):
                 f'model {engine.model_name} is UNTRAINED: its plans mean nothing')
         return engine
 
-    def _open(self, engine, transport, topics: dict[int, str]):
+    def _open(self, engine, images: Transport, topics: dict[int, str]):
         p = self.parameters
         names = {key: self.resolve_topic_name(topic)
                  for key, topic in {**topics, 'odometry': 'odometry'}.items()}
@@ -141,7 +141,7 @@ class DriveNode(LifecycleNodeMixin, Node):
         anchor = None if p['anchor_camera'] < 0 else p['anchor_camera']
         inputs = self._inputs = StepInputs(
             FrameSelector(topics, round(p['camera_tolerance_s'] * NANOSECONDS), anchor),
-            lambda camera, cdr: transport.read(names[camera], cdr),
+            lambda camera, cdr: images.read(names[camera], cdr),
             window=engine.frames_per_camera, go_on=self._may_go_on(engine),
             timeout_s=p['timeout_s'], extrapolation_s=p['odometry_extrapolation_s'])
         self._outputs = PlanOutputs(self, p['base_frame'], tuple(topics), self._report)
@@ -150,7 +150,7 @@ class DriveNode(LifecycleNodeMixin, Node):
         camera_qos = qos.camera(p['camera_reliability'], p['camera_depth'])
         for camera, topic in topics.items():
             # raw: only frames that are chosen are ever read
-            subscribe(transport.message_type, topic,
+            subscribe(images.message_type, topic,
                       functools.partial(self._on_image, inputs, camera), camera_qos, raw=True)
         self._outputs.calibration.subscribe(subscribe, topics)
         subscribe(Odometry, 'odometry', functools.partial(self._on_odometry, inputs),

@@ -17,6 +17,8 @@ NODE = (
     P('image_transport', 'string', 'compressed',
       'how images come; compressed adds /compressed to each topic',
       choices=('raw', 'compressed')),
+    P('image_decoder', 'string', 'own', 'what reads images; cv_bridge must be installed',
+      choices=('own', 'cv_bridge')),
     P('camera_reliability', 'string', 'best_effort', 'QoS of the camera subscriptions',
       choices=('best_effort', 'reliable')),
     P('camera_depth', 'int', 5, 'queue length of the camera subscriptions', 1, 100),
