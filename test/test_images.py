@@ -336,12 +336,16 @@ def test_what_cv_bridge_can_not_read_is_refused_by_name(monkeypatch):
 @pytest.mark.parametrize('encoding', [
     'rgb8', 'bgr8', 'rgba8', 'bgra8', 'mono8', 'rgb16', 'bgr16', 'mono16', 'bayer_rggb8',
     'bayer_bggr8', 'bayer_gbrg8', 'bayer_grbg8', 'yuv422', 'yuv422_yuy2'])
-@pytest.mark.parametrize('padding', [0, 6])
-def test_cv_bridge_agrees_with_our_decoder(encoding, padding):
-    """Where it is installed; it scales 16 bits by 255 / 65535, we take the high byte."""
+def test_cv_bridge_agrees_with_our_decoder(encoding):
+    """
+    Where it is installed.
+
+    It scales 16 bits by 255 / 65535, we take the high byte; padded rows are left
+    out, because its release 1.16.2 shears them.
+    """
     pytest.importorskip('cv_bridge')
     from sensor_msgs.msg import Image
-    m = message(encoding, encoded(encoding), padding=padding)
+    m = message(encoding, encoded(encoding))
     image = Image(**{**m.__dict__, 'data': array.array('B', m.data)})
     theirs = cv_bridge_images.decoders()[0](image, TOPIC)
     assert np.abs(theirs.astype(int) - decode_image(m, TOPIC)).max() <= 1
