@@ -6,13 +6,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from flashdrive_ros.core.types import GRID_NS
-from flashdrive_ros.nodes.frames import (
-    JUMP_NS,
-    KEPT_PENDING,
-    KEPT_SETS,
-    FrameSelector,
-    StampGate,
-)
+from flashdrive_ros.nodes.frames import KEPT_PENDING, KEPT_REFUSED, KEPT_SETS, FrameSelector
+from flashdrive_ros.nodes.stamps import JUMP_NS, StampGate, describe_difference
 
 MS = 1_000_000
 T0 = 1_700_000_000_000_000_000
@@ -186,7 +181,7 @@ def test_history_holds_sets_that_were_taken_before():
     feed(s, FRONT, 0)
     first = s.take()
     feed(s, FRONT, 100)
-    assert s.take(history=3).history[0].frames is first.frames
+    assert s.take(history=3).history[0].frames[FRONT] is first.frames[FRONT]
 
 
 def test_sets_after_until_stay_for_later():
@@ -284,7 +279,102 @@ def test_memory_is_bounded_whatever_comes():
         s.add(camera, at(i + random.uniform(-2000, 2000) * (random.random() < 0.2)), None)
     held = sum(len(t.pending) + len(t.foreign) for t in s.tracks.values())
     held += sum(len(slot.frames) for slot in s._slots.values())
-    assert held <= 2 * (KEPT_PENDING + 4 + KEPT_SETS)
+    assert held + len(s._refused) <= 2 * (KEPT_PENDING + KEPT_REFUSED + KEPT_SETS) + KEPT_REFUSED
+
+
+# ---- clocks that step, and cameras that fall silent
+
+@pytest.mark.parametrize('step_ms', [-900, -500, -250])
+def test_a_clock_that_steps_back_a_little_starts_again_instead_of_waiting(step_ms):
+    """Issue 7, clock steps either way: 0.5 s of images must not pass for 0.1 s."""
+    s = FrameSelector([LEFT, FRONT])
+    said = []
+    for ms in range(0, 4000, 100):
+        for camera in (LEFT, FRONT):
+            said.append(feed(s, camera, ms + (step_ms if ms >= 2000 else 0)))
+    assert [x for x in said if x] == [
+        f'camera front_wide_120: time went back by {-(step_ms + 200) / 1000:.3f} s']
+    last = s.take(history=KEPT_SETS)
+    assert as_ms(last)[0] == 3900 + step_ms
+    assert as_ms(last.history[0])[0] >= 2000 + step_ms  # nothing of before the step
+
+
+def test_a_clock_that_steps_on_a_little_leaves_a_hole():
+    s = FrameSelector([LEFT, FRONT])
+    for ms in range(0, 3000, 100):
+        for camera in (LEFT, FRONT):
+            assert feed(s, camera, ms + (500 if ms >= 2000 else 0)) is None
+    last = s.take(history=KEPT_SETS)
+    assert [as_ms(x)[0] for x in (*last.history, last)] == list(range(2500, 3500, 100))
+
+
+@pytest.mark.parametrize('camera', [LEFT, FRONT])
+def test_one_stamp_a_little_ahead_costs_two_frames_not_its_whole_lead(camera):
+    """Issue 7, future stamps."""
+    s = FrameSelector([LEFT, FRONT])
+    times = []
+    for ms in range(0, 3000, 100):
+        for c in (LEFT, FRONT):
+            feed(s, c, ms + (900 if ms == 1000 and c == camera else 0))
+        if (found := taken(s)) is not None:
+            times.append(found[0])
+    assert times[:10] == list(range(0, 1000, 100))
+    assert times[10:] == list(range(round(times[10]), 3000, 100)) and times[10] <= 1300
+
+
+@pytest.mark.parametrize('silent', [LEFT, FRONT])
+def test_sets_go_on_without_a_camera_that_is_not_required_and_take_it_back(silent):
+    s = FrameSelector([LEFT, FRONT, RIGHT])
+    others = [c for c in (LEFT, FRONT, RIGHT) if c != silent]
+    for ms in range(0, 1000, 100):
+        for camera in (others if ms >= 500 else s.camera_ids):
+            feed(s, camera, ms)
+    assert taken(s)[0] == 400
+    s.require(others)
+    for ms in range(1000, 1500, 100):
+        for camera in others:
+            feed(s, camera, ms)
+    assert taken(s) == (1400, dict.fromkeys(others, 1400))
+    assert s.absent() == []
+    s.require(s.camera_ids)
+    for ms in range(1500, 1700, 100):
+        for camera in s.camera_ids:
+            feed(s, camera, ms)
+    assert taken(s) == (1600, dict.fromkeys(s.camera_ids, 1600))
+    assert s.anchor == FRONT
+
+
+def test_the_frames_of_the_others_are_there_at_once_when_a_camera_is_left_out():
+    s = FrameSelector([LEFT, FRONT])
+    for ms in range(0, 1000, 100):
+        feed(s, FRONT, ms)
+    assert s.take() is None
+    s.require([FRONT])
+    assert len(s.take(history=3).history) == 3
+
+
+def test_no_camera_at_all_and_unknown_ones_can_not_be_required():
+    s = FrameSelector([LEFT, FRONT])
+    for cameras in ([], [LEFT, 5]):
+        with pytest.raises(ValueError, match='some of'):
+            s.require(cameras)
+
+
+def test_sets_that_nobody_asks_for_again_are_let_go():
+    s = FrameSelector([FRONT])
+    for ms in range(0, 1000, 100):
+        feed(s, FRONT, ms)
+    s.take(history=3)
+    assert sum(len(slot.frames) for slot in s._slots.values()) == 4
+
+
+def test_each_camera_tells_how_far_its_frames_are_from_the_grid():
+    """Issue 7, skew report."""
+    s = FrameSelector([LEFT, FRONT])
+    for ms in range(0, 1000, 100):
+        feed(s, FRONT, ms)
+        feed(s, LEFT, ms + 20)
+    assert s.tracks[FRONT].offset_ns == 0 and s.tracks[LEFT].offset_ns == 20 * MS
 
 
 # ---- against a model that sees all frames at once
@@ -376,10 +466,51 @@ def test_no_stamps_whatever_raise_or_go_backwards_unannounced(items):
             last = selection.t0_ns
 
 
-# ---- the gate
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([FRONT, LEFT, RIGHT]), st.integers(0, 400),
+                          st.sets(st.sampled_from([FRONT, LEFT, RIGHT]), min_size=1)),
+                max_size=80))
+def test_cameras_may_come_and_go_at_any_time(items):
+    selector = FrameSelector([FRONT, LEFT, RIGHT])
+    now = 0
+    for camera, step, required in items:
+        now += step
+        selector.add(camera, at(now), None)
+        selector.require(required)
+        assert selector.anchor in required
+        selection = selector.take(history=3)
+        if selection is not None:
+            for s in (*selection.history, selection):
+                assert set(s.frames) == required
+                assert all(abs(f.stamp_ns - s.t0_ns) <= selector.tolerance_ns
+                           for f in s.frames.values())
+
+
+# ---- the gate and the names of clocks
 
 def test_the_gate_names_each_kind_of_stamp():
     gate = StampGate()
     assert [gate.judge(at(ms)) for ms in (0, 100, 100, 50, 5000, 200, 9000, 9100, 9200)] == [
         'new', 'new', 'repeated', 'late', 'foreign', 'new', 'foreign', 'jump', 'new']
     assert gate.limit_ns == JUMP_NS
+
+
+def test_the_gate_takes_late_stamps_that_go_on_for_a_step_back():
+    gate = StampGate()
+    assert [gate.judge(at(ms)) for ms in (0, 500, 100, 133, 120, 150, 220, 230)] == [
+        'new', 'new', 'late', 'late', 'late', 'late', 'jump', 'new']
+    assert gate.witness_ns == at(150)
+
+
+@pytest.mark.parametrize('stamp_s, said', [
+    (0, '1.7e+09 s behind, the driver sets no stamp'),
+    (5000, '1.7e+09 s behind, as of a clock that counts from its start, or simulated time'),
+    (1_700_000_037.2, '37.2 s ahead, as of TAI (a PTP clock without UTC offset)'),
+    (1_384_035_218, '3.15965e+08 s behind, as of GPS time'),
+    (1_700_007_200.1, '7200.1 s ahead, as of local time instead of UTC'),
+    (1_700_019_800, '19800 s ahead, as of local time instead of UTC'),
+    (1_699_999_990, '10 s behind'),
+])
+def test_the_clock_of_a_foreign_stamp_is_named(stamp_s, said):
+    """Issue 7: stamps from another time base recognised and named."""
+    assert describe_difference(round(stamp_s * 1e9), T0) == said

@@ -11,6 +11,7 @@ from support.plans import make_plan
 from flashdrive_ros.nodes.frames import FrameSelector
 from flashdrive_ros.nodes.health import ERROR, OK, WARN, DriveHealth
 from flashdrive_ros.nodes.inputs import StepInputs
+from flashdrive_ros.nodes.odometry import OdometrySample
 
 MS = 1_000_000
 T0 = 1_700_000_000_000_000_000
@@ -36,7 +37,8 @@ class Drive:
             stamp = T0 + round(self.now * 1e9)
             if odometry:
                 for ms in (80, 60, 40, 20, 0):
-                    self.inputs.add_odometry(stamp - ms * MS, (0, 0, 0), (0, 0, 0, 1))
+                    self.inputs.add_odometry(
+                        OdometrySample(stamp - ms * MS, (0, 0, 0), (0, 0, 0, 1)))
             for camera in cameras:
                 self.inputs.add_camera(camera, stamp, None)
             if plans:

@@ -12,6 +12,10 @@ MAX_POSITION_M = 1e8
 """Beyond it double precision is coarse; the Earth is smaller."""
 MAX_STEP_SPEED = 100.0
 """Speed in m/s between two poses of the history above which they are no drive but a jump."""
+JUMP_M = 1.0
+"""Movement between two samples that their speed does not explain: a jump, even a short one."""
+JUMP_MPS = 5.0
+"""Added for each second between them, for what happens to the speed there."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +24,15 @@ class EgoHistory:
     16 poses at 10 Hz, t0 - 1.5 s to t0, in the ego frame at t0 (spec `alpamayo.md` section 5).
 
     `xyz` [16, 3] m, `rot` [16, 3, 3] (vehicle at that time -> ego frame at t0);
-    the last pose is the origin with identity rotation.
+    the last pose is the origin with identity rotation.  `origin_xyz` [3] m and
+    `origin_rot` [3, 3] are the pose at t0 in the odometry's own frame, where known.
     """
 
     t0_ns: int
     xyz: np.ndarray
     rot: np.ndarray
+    origin_xyz: np.ndarray | None = None
+    origin_rot: np.ndarray | None = None
 
     def __post_init__(self):
         """Refuse other shapes and values that are not finite."""
@@ -38,18 +45,20 @@ class EgoHistory:
             raise InputError(f'ego history reaches {np.abs(self.xyz).max():.3g} m away')
 
     @classmethod
-    def from_odometry(cls, stamps_ns, positions, quaternions_xyzw, t0_ns, *,
+    def from_odometry(cls, stamps_ns, positions, quaternions_xyzw, t0_ns, *, speeds=None,
                       max_gap_s: float = 0.5, max_extrapolation_s: float = 0.0) -> EgoHistory:
         """
         Interpolate odometry of any rate at the 16 history times.
 
         `stamps_ns` [n] ascending, `positions` [n, 3] m and `quaternions_xyzw`
-        [n, 4] in any fixed frame.  Positions are interpolated linearly,
+        [n, 4] in any fixed frame; `speeds` [n] m/s as measured by other means,
+        None where there are none.  Positions are interpolated linearly,
         rotations along the shortest arc.  Raises `InputError` when the span
         [t0 - 1.5 s, t0] is not covered (up to `max_extrapolation_s` beyond the
         last sample is extrapolated at constant velocity), has a gap longer
         than `max_gap_s`, or jumps: faster than `MAX_STEP_SPEED` from one
-        history time to the next.
+        history time to the next, or further than the speed explains between two
+        samples.
         """
         stamps = np.asarray(stamps_ns, dtype=np.int64)
         positions = np.asarray(positions, dtype=np.float64)
@@ -64,8 +73,11 @@ class EgoHistory:
         weight = (times - stamps[left]) / (stamps[right] - stamps[left])
         xyz = positions[left] + weight[:, None] * (positions[right] - positions[left])
         _check_steps(xyz)
+        used = slice(left[0], right[-1] + 1)
+        _check_samples(stamps[used], positions[used],
+                       np.zeros(len(stamps[used])) if speeds is None else speeds[used], t0_ns)
         rot = quaternion_to_matrix(_slerp(quaternions[left], quaternions[right], weight))
-        return cls(t0_ns, *in_frame_of(xyz, rot, xyz[-1], rot[-1]))
+        return cls(t0_ns, *in_frame_of(xyz, rot, xyz[-1], rot[-1]), xyz[-1], rot[-1])
 
 
 def in_frame_of(xyz, rot, origin_xyz, origin_rot) -> tuple[np.ndarray, np.ndarray]:
@@ -89,6 +101,25 @@ def _check_steps(xyz):
         before = (HISTORY_POSES - 1 - fastest) * GRID_NS / NANOSECONDS
         raise InputError(f'odometry jumps by {steps[fastest]:.3g} m, {before:.1f} s before the '
                          f'frames: {speed:.3g} m/s (limit {MAX_STEP_SPEED:g} m/s)')
+
+
+def _check_samples(stamps, positions, speeds, t0_ns):
+    """
+    Refuse a step between two samples that is longer or shorter than the speed explains.
+
+    What all samples have in common is no jump: a speed that is not given (0) or
+    in other units.  So the difference from the median difference counts.
+    """
+    seconds = np.diff(stamps) / NANOSECONDS
+    moved = np.linalg.norm(np.diff(positions, axis=0), axis=1)
+    difference = moved / seconds - (speeds[:-1] + speeds[1:]) / 2
+    unexplained = np.abs(difference - np.median(difference)) * seconds
+    worst = int((unexplained - JUMP_MPS * seconds).argmax())
+    if unexplained[worst] > JUMP_M + JUMP_MPS * seconds[worst]:
+        before = (t0_ns - stamps[worst + 1]) / NANOSECONDS
+        raise InputError(f'odometry jumps by {moved[worst]:.3g} m in {seconds[worst]:.3g} s, '
+                         f'{before:.1f} s before the frames: {unexplained[worst]:.3g} m more or '
+                         f'less than its speed explains')
 
 
 def _check_cover(stamps, times, max_gap_s, max_extrapolation_s):

@@ -38,10 +38,18 @@ class Transport:
         return image
 
 
-TRANSPORTS = {
-    'raw': Transport(Image, '', decode_image),
-    'compressed': Transport(CompressedImage, '/compressed', decode_compressed),
-}
+def transport(kind: str, decoder: str = 'own') -> Transport:
+    """
+    Return the transport 'raw' or 'compressed', read by our own decoder or by 'cv_bridge'.
+
+    Raises `InputError` when cv_bridge is asked for and can't be had.
+    """
+    image, compressed = decode_image, decode_compressed
+    if decoder == 'cv_bridge':
+        from . import cv_bridge_images
+        image, compressed = cv_bridge_images.decoders()
+    return {'raw': Transport(Image, '', image),
+            'compressed': Transport(CompressedImage, '/compressed', compressed)}[kind]
 
 
 def camera_topics(ids: Sequence[int], topics: Sequence[str], suffix: str) -> dict[int, str]:
@@ -54,7 +62,7 @@ def camera_topics(ids: Sequence[int], topics: Sequence[str], suffix: str) -> dic
         raise InputError(f'{len(topics)} camera_topics for {len(ids)} camera_ids')
     if len(set(topics)) < len(topics):
         raise InputError(f'camera_topics must differ, got {list(topics)}')
-    return {i: topic + suffix for i, topic in zip(ids, topics)}
+    return {i: topic.removesuffix(suffix) + suffix for i, topic in zip(ids, topics)}
 
 
 def header_stamp_ns(cdr: bytes) -> int:

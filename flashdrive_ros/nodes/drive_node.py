@@ -35,13 +35,14 @@ from flashdrive_ros.srv import AskQuestion
 from ..core.config import EngineConfig
 from ..core.types import NANOSECONDS, DrivePlan, InputError
 from . import drive_parameters, messages, qos
-from .cameras import TRANSPORTS, camera_topics, header_stamp_ns
+from .cameras import Transport, camera_topics, header_stamp_ns, transport
 from .frames import FrameSelector
 from .gate import implausible
 from .health import DriveHealth
 from .inputs import StepInput, StepInputs
 from .outputs import PlanOutputs
 from .parameters import NodeParameters
+from .ros_time import RosTime
 from .subscriptions import Subscriptions, guarded
 from .worker import EngineWorker
 
@@ -72,6 +73,7 @@ class DriveNode(LifecycleNodeMixin, Node):
             fixed=lambda: self.health.engine_state in ('loading', 'ready'),
             accept=self._accept_parameters)
         self._worker = EngineWorker(self._fetch, self._deliver, self._report)
+        self._time = RosTime(self, guarded(self._on_clock_back, self._report))
         # services that wait for the engine block neither images nor diagnostics
         self._data, services = MutuallyExclusiveCallbackGroup(), MutuallyExclusiveCallbackGroup()
         self._diagnostics = self.create_publisher(
@@ -96,10 +98,13 @@ class DriveNode(LifecycleNodeMixin, Node):
         p = self.parameters
         self.health.configuring(p['timeout_s'])
         try:
-            transport = TRANSPORTS[p['image_transport']]
-            topics = camera_topics(p['camera_ids'], p['camera_topics'], transport.suffix)
+            images = transport(p['image_transport'], p['image_decoder'])
+            topics = camera_topics(p['camera_ids'], p['camera_topics'], images.suffix)
+            if p['anchor_camera'] not in (-1, *topics):
+                raise InputError(f'anchor_camera is {p["anchor_camera"]}, expected one of '
+                                 f'camera_ids {list(topics)}, or -1')
             engine = self._load(tuple(sorted(topics)))
-            self._open(engine, transport, topics)
+            self._open(engine, images, topics)
         except Exception as error:
             self.health.failed(f'{type(error).__name__}: {error}')
             self.get_logger().error(f'not configured: {self.health.engine_error}')
@@ -128,28 +133,37 @@ class DriveNode(LifecycleNodeMixin, Node):
                 f'model {engine.model_name} is UNTRAINED: its plans mean nothing')
         return engine
 
-    def _open(self, engine, transport, topics: dict[int, str]):
+    def _open(self, engine, images: Transport, topics: dict[int, str]):
         p = self.parameters
         names = {key: self.resolve_topic_name(topic)
                  for key, topic in {**topics, 'odometry': 'odometry'}.items()}
         self.health.topics = names
+        anchor = None if p['anchor_camera'] < 0 else p['anchor_camera']
         inputs = self._inputs = StepInputs(
-            FrameSelector(topics, round(p['camera_tolerance_s'] * NANOSECONDS)),
-            lambda camera, cdr: transport.read(names[camera], cdr),
-            window=engine.frames_per_camera)
+            FrameSelector(topics, round(p['camera_tolerance_s'] * NANOSECONDS), anchor),
+            lambda camera, cdr: images.read(names[camera], cdr),
+            window=engine.frames_per_camera, go_on=self._may_go_on(engine),
+            timeout_s=p['timeout_s'], extrapolation_s=p['odometry_extrapolation_s'])
         self._outputs = PlanOutputs(self, p['base_frame'], tuple(topics), self._report)
         self._listening = Subscriptions(self, self._data, self._report, self._deaf)
         subscribe = self._listening.add
         camera_qos = qos.camera(p['camera_reliability'], p['camera_depth'])
         for camera, topic in topics.items():
             # raw: only frames that are chosen are ever read
-            subscribe(transport.message_type, topic,
+            subscribe(images.message_type, topic,
                       functools.partial(self._on_image, inputs, camera), camera_qos, raw=True)
         self._outputs.calibration.subscribe(subscribe, topics)
         subscribe(Odometry, 'odometry', functools.partial(self._on_odometry, inputs),
                   qos.ODOMETRY)
         subscribe(String, 'nav_text', lambda m: inputs.set_nav_text(m.data), qos.TEXT)
         subscribe(String, 'route_text', lambda m: inputs.set_route_text(m.data), qos.LATCHED)
+
+    def _may_go_on(self, engine) -> bool:
+        if self.parameters['missing_cameras'] == 'go_on' and engine.camera_ids is not None:
+            self.get_logger().warning(f'missing_cameras is go_on, but {engine.model_name} needs '
+                                      f'all of its cameras: without one, planning stops')
+            return False
+        return self.parameters['missing_cameras'] == 'go_on'
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Start planning."""
@@ -187,10 +201,13 @@ class DriveNode(LifecycleNodeMixin, Node):
             self.get_logger().warning(jumped)
         self._worker.wake()
 
+    def _on_clock_back(self, now_ns: int, reason: str):
+        if (inputs := self._inputs) is not None:
+            inputs.clock_went_back(now_ns, reason)
+            self._worker.wake()
+
     def _on_odometry(self, inputs: StepInputs, message: Odometry):
-        position, q = message.pose.pose.position, message.pose.pose.orientation
-        inputs.add_odometry(messages.stamp_ns(message.header.stamp),
-                            (position.x, position.y, position.z), (q.x, q.y, q.z, q.w))
+        inputs.add_odometry(messages.odometry_sample(message))
         self._worker.wake()
 
     def _on_reset(self, _, response: Trigger.Response):
@@ -223,6 +240,8 @@ class DriveNode(LifecycleNodeMixin, Node):
         if engine_changes and self.health.engine_state == 'ready':
             self._worker.ask(lambda engine: engine.configure(**engine_changes), timeout_s=5.0)
         self.health.timeout_s = changes.get('timeout_s', self.health.timeout_s)
+        if (inputs := self._inputs) is not None:
+            inputs.timeout_s = self.health.timeout_s
 
     def _deaf(self, topic: str, policy: str):
         self.health.incompatible_qos(topic, policy)
@@ -231,7 +250,10 @@ class DriveNode(LifecycleNodeMixin, Node):
     def _publish_diagnostics(self):
         publishers = self.count_publishers(self.resolve_topic_name('~/plan'))
         self.health.rivals = max(0, publishers - (self._outputs is not None))
-        array = DiagnosticArray(status=self.health.statuses(self._active, self._inputs))
+        self.health.base_frame = self.parameters['base_frame']
+        self.health.clock_trouble = self._time.trouble()
+        array = DiagnosticArray(status=self.health.statuses(
+            self._active, self._inputs, self._time.now_ns()))
         array.header.stamp = self.get_clock().now().to_msg()
         self._diagnostics.publish(array)
 
@@ -276,6 +298,7 @@ class DriveNode(LifecycleNodeMixin, Node):
     def close(self) -> bool:
         """Stop the drawing and the worker; False when the worker is still busy."""
         self._active = False
+        self._time.close()
         if (outputs := self._outputs) is not None:
             outputs.stop()
         return self._worker.close()

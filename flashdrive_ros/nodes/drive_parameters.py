@@ -17,11 +17,19 @@ NODE = (
     P('image_transport', 'string', 'compressed',
       'how images come; compressed adds /compressed to each topic',
       choices=('raw', 'compressed')),
+    P('image_decoder', 'string', 'own', 'what reads images; cv_bridge must be installed',
+      choices=('own', 'cv_bridge')),
     P('camera_reliability', 'string', 'best_effort', 'QoS of the camera subscriptions',
       choices=('best_effort', 'reliable')),
     P('camera_depth', 'int', 5, 'queue length of the camera subscriptions', 1, 100),
     P('camera_tolerance_s', 'float', 0.05,
       'how far a frame may be from the 100 ms grid of its set, s', 0.001, 0.099),
+    P('anchor_camera', 'int', -1, 'id of the camera whose frames begin the 100 ms grid; '
+      '-1: front_wide_120, or else the lowest id', -1, max(CAMERA_NAMES)),
+    P('missing_cameras', 'string', 'stop', 'without a camera for timeout_s: stop planning, or '
+      'go_on with the others, if the model takes any cameras', choices=('stop', 'go_on')),
+    P('odometry_extrapolation_s', 'float', 0.0, 'odometry may end this long before the frames; '
+      'constant velocity bridges it, s', 0.0, 0.5),
     P('timeout_s', 'float', 1.0,
       'silence of a camera, of odometry or of plans that is an error, s', 0.1, 60.0, live=True),
     P('base_frame', 'string', 'base_link', 'frame id of plans: the vehicle'),

@@ -12,6 +12,9 @@ The choice depends on stamps alone, not on when items arrive, so a recording
 chooses as the drive did.  Cameras may arrive in any order among themselves; an
 item that is older than its camera's newest is dropped and counted.
 
+Sets hold the `required` cameras, at first all.  `require` leaves some out, such as
+one that fell silent, or takes them back.
+
 Not thread-safe: the caller holds one lock around every call.
 """
 from __future__ import annotations
@@ -22,16 +25,16 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from ..core.types import CAMERA_NAMES, GRID_NS, NANOSECONDS
+from .stamps import JUMP_NS, LateRun, StampGate, describe_difference
 
 FRONT_WIDE = 1
 TOLERANCE_NS = 50_000_000
 """Half the grid: a camera of 10 Hz or more has a frame this near at any phase."""
-JUMP_NS = NANOSECONDS
-"""A stamp further than this from its predecessor belongs to another time."""
 DRIFT_NS = 22_000_000
 """Above half the period of a 25 Hz camera, whose nearest frame alternates by that much."""
 KEPT_SETS = 16
 KEPT_PENDING = 16
+KEPT_REFUSED = 4
 
 
 @dataclass(frozen=True)
@@ -56,48 +59,24 @@ class Selection:
     history: tuple[Selection, ...] = ()
 
 
-class StampGate:
-    """
-    Tells new stamps of one stream from repeated, late and foreign ones.
-
-    A single stamp far from its predecessor is 'foreign' (a glitch); a second
-    one right after it, and consistent with it, is a 'jump' of the whole stream.
-    """
-
-    def __init__(self, limit_ns: int = JUMP_NS):
-        self.limit_ns = limit_ns
-        self.newest_ns: int | None = None
-        self._suspect_ns: int | None = None
-
-    def judge(self, stamp_ns: int) -> str:
-        """Return 'new', 'repeated', 'late', 'foreign' or 'jump'; new and jump are accepted."""
-        step = 1 if self.newest_ns is None else stamp_ns - self.newest_ns
-        if step == 0:
-            return 'repeated'
-        if -self.limit_ns <= step < 0:
-            return 'late'
-        verdict = 'new'
-        if step > self.limit_ns or step < 0:
-            suspect, self._suspect_ns = self._suspect_ns, stamp_ns
-            if suspect is None or not 0 < stamp_ns - suspect <= self.limit_ns:
-                return 'foreign'
-            verdict = 'jump'
-        self.newest_ns, self._suspect_ns = stamp_ns, None
-        return verdict
-
-
 @dataclass
 class CameraTrack:
-    """One camera's items that are not decided yet, and its counters."""
+    """
+    One camera's items that are not decided yet, and its counters.
+
+    `offset_ns` is how far its last chosen frame was from the grid.
+    """
 
     camera: int
     pending: deque = field(default_factory=lambda: deque(maxlen=KEPT_PENDING))
-    foreign: deque = field(default_factory=lambda: deque(maxlen=4))
+    foreign: deque = field(default_factory=lambda: deque(maxlen=KEPT_REFUSED))
     newest_ns: int | None = None
     last_ns: int | None = None
+    offset_ns: int | None = None
     index: int = 0
     repeats: int = 0
     counts: Counter = field(default_factory=Counter)
+    late: LateRun = field(default_factory=LateRun)
     _steps: deque = field(default_factory=lambda: deque(maxlen=9))
 
     @property
@@ -121,12 +100,22 @@ class CameraTrack:
             self._steps.append(item.stamp_ns - self.newest_ns)
         self.newest_ns = item.stamp_ns
         self.pending.append(item)
+        self.foreign.clear()
+        self.late.end()
 
     def flush(self):
         """Forget the items; counters stay."""
         self.pending.clear()
         self._steps.clear()
         self.newest_ns, self.index = None, 0
+        self.late.end()
+
+    def step_back(self, item: Stamped):
+        """Begin again with this item: the clock of this camera alone went back."""
+        index = self.index
+        self.flush()
+        self.index = index
+        self.append(item)
 
     def nearest(self, grid_ns: int) -> Stamped | None:
         """Nearest item once no later one can be nearer, else None; drops those before it."""
@@ -159,10 +148,11 @@ class FrameSelector:
         if not 0 < tolerance_ns < GRID_NS:
             raise ValueError(f'tolerance must be within (0, {GRID_NS}) ns, got {tolerance_ns}')
         if anchor is None:
-            anchor = FRONT_WIDE if FRONT_WIDE in self.camera_ids else self.camera_ids[0]
+            anchor = _best_anchor(self.camera_ids)
         if anchor not in self.camera_ids:
             raise ValueError(f'anchor {anchor} is not one of the cameras {self.camera_ids}')
-        self.anchor = anchor
+        self._first_anchor = self.anchor = anchor
+        self.required = frozenset(self.camera_ids)
         self.tolerance_ns = tolerance_ns
         self.tracks = {camera: CameraTrack(camera) for camera in self.camera_ids}
         self.counts: Counter = Counter()
@@ -173,6 +163,7 @@ class FrameSelector:
         self._slots: dict[int, _Slot] = {}
         self._errors: deque = deque(maxlen=3)
         self._taken = -1
+        self._refused: deque = deque(maxlen=KEPT_REFUSED)
         for track in self.tracks.values():
             track.flush()
 
@@ -181,6 +172,23 @@ class FrameSelector:
         self._start()
         for track in self.tracks.values():
             track.foreign.clear()
+
+    def require(self, cameras: Iterable[int]):
+        """
+        Have sets hold these cameras, of which there must be one at least.
+
+        Frames that are there stay, unless the anchor is left out or comes back:
+        then a grid of another anchor begins.
+        """
+        cameras = frozenset(cameras)
+        if not cameras or not cameras <= set(self.camera_ids):
+            raise ValueError(f'required cameras must be some of {self.camera_ids}, '
+                             f'got {sorted(cameras)}')
+        self.required = cameras
+        anchor = self._first_anchor if self._first_anchor in cameras else _best_anchor(cameras)
+        if anchor != self.anchor:
+            self.anchor = anchor
+            self.reset()
 
     def add(self, camera: int, stamp_ns: int, payload: object) -> str | None:
         """Store one item; returns the reason when time jumped and everything older was dropped."""
@@ -195,12 +203,12 @@ class FrameSelector:
         before = self._gate.newest_ns
         verdict = self._gate.judge(stamp_ns)
         if verdict == 'new':
-            track.foreign.clear()
             track.append(item)
             self._advance_all()
             return None
         if verdict != 'jump':
             self._refuse(track, item, verdict)
+            self._refused.append(item)
             return None
         self._restart(item)
         return _jump_reason(CAMERA_NAMES.get(camera, camera), stamp_ns - before)
@@ -209,13 +217,17 @@ class FrameSelector:
         anchor_ns = self._gate.newest_ns
         if anchor_ns is not None and abs(item.stamp_ns - anchor_ns) > JUMP_NS:
             self._refuse(track, item, 'foreign')
-        elif track.newest_ns is not None and item.stamp_ns <= track.newest_ns:
-            self._refuse(track, item,
-                         'repeated' if item.stamp_ns == track.newest_ns else 'late')
-        else:
-            track.foreign.clear()
+        elif item.stamp_ns == track.newest_ns:
+            self._refuse(track, item, 'repeated')
+        elif track.newest_ns is None or item.stamp_ns > track.newest_ns:
             track.append(item)
             self._advance(track)
+        elif track.late.went_back(item.stamp_ns):
+            track.counts['steps back'] += 1
+            track.step_back(item)
+            self._advance(track)
+        else:
+            self._refuse(track, item, 'late')
 
     @staticmethod
     def _refuse(track: CameraTrack, item: Stamped, verdict: str):
@@ -226,7 +238,8 @@ class FrameSelector:
     def _restart(self, item: Stamped):
         """Begin again at the time to which the anchor jumped, with what was held back."""
         held = {camera: list(track.foreign) for camera, track in self.tracks.items()}
-        held[self.anchor] = [held[self.anchor][-1], item]
+        witness = [old for old in self._refused if old.stamp_ns == self._gate.witness_ns]
+        held[self.anchor] = [*witness[-1:], item]
         self.reset()
         self.counts['jumps'] += 1
         for camera in (self.anchor, *(c for c in self.camera_ids if c != self.anchor)):
@@ -269,13 +282,16 @@ class FrameSelector:
             matched = abs(error_ns) <= self.tolerance_ns
             if matched:
                 slot.frames[track.camera] = track.pending.popleft()
+                track.offset_ns = error_ns
+                self.counts['sets'] += track.camera in self.required and self._complete(slot)
             else:
                 track.counts['unmatched'] += 1
             if track.camera == self.anchor:
                 self._extend(slot, error_ns if matched else 0)
-            if len(slot.frames) == len(self.camera_ids):
-                self.counts['sets'] += 1
             track.index += 1
+
+    def _complete(self, slot: _Slot) -> bool:
+        return self.required <= slot.frames.keys()
 
     def _extend(self, slot: _Slot, error_ns: int):
         """Add the next grid time, following an anchor that keeps drifting to one side."""
@@ -299,7 +315,10 @@ class FrameSelector:
             return ''
         if camera == self.anchor:
             return f'stamps are more than {JUMP_NS / NANOSECONDS:g} s apart'
-        return f'stamps are of another time than those of camera {CAMERA_NAMES[self.anchor]}'
+        said = f'stamps are of another time than those of camera {CAMERA_NAMES[self.anchor]}'
+        if (newest := self._gate.newest_ns) is None:
+            return said
+        return f'{said}: {describe_difference(track.last_ns, newest)}'
 
     def newest_ns(self) -> int | None:
         """Grid time of the newest complete set that was not taken; None without one."""
@@ -308,17 +327,16 @@ class FrameSelector:
 
     def absent(self) -> list[int]:
         """Cameras without a frame at the newest grid time on which all have decided."""
-        index = min(track.index for track in self.tracks.values()) - 1
+        index = min(self.tracks[camera].index for camera in self.required) - 1
         slot = self._slots.get(index)
-        return [] if slot is None else [c for c in self.camera_ids if c not in slot.frames]
+        return [] if slot is None else sorted(self.required - slot.frames.keys())
 
     def _find(self, until_ns: int | None) -> int | None:
         for index in sorted(self._slots, reverse=True):
             slot = self._slots[index]
             if index <= self._taken:
                 return None
-            if len(slot.frames) == len(self.camera_ids) and (
-                    until_ns is None or slot.grid_ns <= until_ns):
+            if self._complete(slot) and (until_ns is None or slot.grid_ns <= until_ns):
                 return index
         return None
 
@@ -335,16 +353,23 @@ class FrameSelector:
         older: list[Selection] = []
         for i in range(index - 1, index - 1 - history, -1):
             slot = self._slots.get(i)
-            if slot is None or len(slot.frames) < len(self.camera_ids):
+            if slot is None or not self._complete(slot):
                 break
-            older.insert(0, Selection(slot.grid_ns, slot.frames))
+            older.insert(0, self._selection(slot))
         passed = [i for i in self._slots if self._taken < i < index]
-        self.counts['skipped'] += sum(
-            len(self._slots[i].frames) == len(self.camera_ids) for i in passed)
+        self.counts['skipped'] += sum(self._complete(self._slots[i]) for i in passed)
         self.counts['taken'] += 1
         self._taken = index
-        slot = self._slots[index]
-        return Selection(slot.grid_ns, slot.frames, tuple(older))
+        for i in [i for i in self._slots if i < index - history]:  # nobody asks for them again
+            del self._slots[i]
+        return self._selection(self._slots[index], tuple(older))
+
+    def _selection(self, slot: _Slot, history: tuple[Selection, ...] = ()) -> Selection:
+        return Selection(slot.grid_ns, {c: slot.frames[c] for c in sorted(self.required)}, history)
+
+
+def _best_anchor(cameras: Iterable[int]) -> int:
+    return FRONT_WIDE if FRONT_WIDE in cameras else min(cameras)
 
 
 def _jump_reason(name, step_ns: int) -> str:

@@ -18,6 +18,8 @@ from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from ..core.types import CAMERA_NAMES, DrivePlan, Reasoning
 from .inputs import StepInput, StepInputs
 
+FUTURE_S = 0.1
+"""Clocks of machines that are kept in step differ by less."""
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 
 
@@ -66,6 +68,9 @@ class DriveHealth:
         self._incompatible: dict[str, str] = {}
         self.rivals = 0
         """Other publishers of this node's plans."""
+        self.base_frame = ''
+        self.clock_trouble = ''
+        """What is wrong with ROS time."""
         self._before: Counter = Counter()
         self._before_s = clock()
 
@@ -112,15 +117,16 @@ class DriveHealth:
         with self._lock:
             self._incompatible[topic] = policy
 
-    def statuses(self, active: bool, inputs: StepInputs | None) -> list[DiagnosticStatus]:
-        """All statuses of this node, the plan first."""
+    def statuses(self, active: bool, inputs: StepInputs | None,
+                 ros_time_ns: int = 0) -> list[DiagnosticStatus]:
+        """All statuses of this node, the plan first; `ros_time_ns` 0: not known."""
         now = self._clock()
         with self._lock, inputs.lock if inputs is not None else nullcontext():
             elapsed, self._before_s = max(now - self._before_s, 1e-3), now
             rates = self._rates(inputs, elapsed)
             result = [self._plan_status(active, inputs, now, rates), self._engine_status()]
             if inputs is not None:
-                result += [self._camera_status(c, inputs, now, rates)
+                result += [self._camera_status(c, inputs, now, rates, ros_time_ns)
                            for c in inputs.selector.camera_ids]
                 result.append(self._odometry_status(inputs, now, rates))
             return result
@@ -168,6 +174,12 @@ class DriveHealth:
         if self.rivals:
             return status(f'{self.name}: plan', ERROR,
                           f'{self.rivals} more publish plans on the same topic', values)
+        if inputs is not None and inputs.missing:
+            return status(f'{self.name}: plan', WARN, 'publishing, but without camera '
+                          + ', '.join(CAMERA_NAMES[c] for c in sorted(inputs.missing)), values)
+        if self.clock_trouble:
+            return status(f'{self.name}: plan', WARN, f'publishing, but {self.clock_trouble}',
+                          values)
         if inputs is not None and inputs.ignored_texts:
             return status(f'{self.name}: plan', WARN, 'publishing, but without the text: '
                           + '; '.join(inputs.ignored_texts.values()), values)
@@ -190,16 +202,23 @@ class DriveHealth:
         message = self.engine_state if self.trained else f'{self.engine_state}, untrained'
         return status(f'{self.name}: engine', level, message, {'state': self.engine_state})
 
-    def _camera_status(self, camera: int, inputs: StepInputs, now, rates) -> DiagnosticStatus:
+    def _camera_status(self, camera: int, inputs: StepInputs, now, rates,
+                       ros_time_ns: int) -> DiagnosticStatus:
         track = inputs.selector.tracks[camera]
         topic = self.topics.get(camera, '')
         age = now - inputs.heard_s.get(camera, float('-inf'))
-        values = {'topic': topic, 'rate_hz': rates[camera], 'age_s': age, **track.counts}
+        ahead_s = (track.newest_ns - ros_time_ns) / 1e9 if track.newest_ns and ros_time_ns else 0.0
+        values = {'topic': topic, 'rate_hz': rates[camera], 'age_s': age,
+                  'offset_ms': (track.offset_ns or 0) / 1e6, 'stamp_age_s': -ahead_s,
+                  **track.counts}
         name = f'{self.name}: camera {camera} {CAMERA_NAMES[camera]}'
         if trouble := self._unheard(topic, age) or inputs.selector.trouble(camera):
             return status(name, ERROR, f'{topic}: {trouble}', values)
         if 0 < rates[camera] < 8:
             return status(name, WARN, f'{topic}: slower than 10 Hz', values)
+        if ahead_s > FUTURE_S:
+            return status(name, WARN, f'{topic}: stamps are {ahead_s:.3g} s in the future of '
+                          'this node\'s time', values)
         return status(name, OK, 'receiving', values)
 
     def _unheard(self, topic: str, age: float) -> str:
@@ -218,4 +237,6 @@ class DriveHealth:
         topic = self.topics.get('odometry', 'odometry')
         if trouble := self._unheard(topic, age):
             return status(name, ERROR, f'{topic}: {trouble}', values)
+        if trouble := inputs.odometry.trouble(self.base_frame):
+            return status(name, WARN, f'{topic}: {trouble}', values)
         return status(name, OK, 'receiving', values)

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.ego import EgoHistory, usable_poses
+from ..core.ego import EgoHistory
 from ..core.text import refuse_free_text
-from ..core.types import CAMERA_NAMES, NANOSECONDS, CameraFrame, FrameSet, InputError
-from .frames import FrameSelector, Selection, StampGate
+from ..core.types import CAMERA_NAMES, GRID_NS, NANOSECONDS, CameraFrame, FrameSet, InputError
+from .frames import FrameSelector, Selection
+from .odometry import OdometryBuffer, OdometrySample
+from .presence import Presence
+from .stamps import describe_difference
 
-ODOMETRY_SPAN_NS = 4 * NANOSECONDS
+OTHER_TIME_NS = 10 * NANOSECONDS
+"""Odometry further than this from the frames is of another clock, not late."""
 
 
 @dataclass(frozen=True)
@@ -39,45 +42,6 @@ class StepInput:
     restart: str = ''
 
 
-class OdometryBuffer:
-    """Poses of the last seconds by stamp; refuses late ones, starts again when time jumps."""
-
-    def __init__(self, span_ns: int = ODOMETRY_SPAN_NS):
-        self.span_ns = span_ns
-        self.counts: Counter = Counter()
-        self._gate = StampGate()
-        self._samples: deque = deque()
-
-    @property
-    def newest_ns(self) -> int | None:
-        """Stamp of the newest sample; None without one."""
-        return self._samples[-1][0] if self._samples else None
-
-    def add(self, stamp_ns: int, position, quaternion_xyzw):
-        """Store one pose; unusable, late or foreign ones are counted and dropped."""
-        self.counts['received'] += 1
-        if not usable_poses(position, quaternion_xyzw):
-            self.counts['unusable'] += 1
-            return
-        sample = (stamp_ns, position, quaternion_xyzw)
-        verdict = self._gate.judge(stamp_ns)
-        if verdict == 'jump':
-            self._samples.clear()
-            self.counts['jumps'] += 1
-        elif verdict != 'new':
-            self.counts[verdict] += 1
-            return
-        self._samples.append(sample)
-        while self._samples[0][0] < stamp_ns - self.span_ns:
-            self._samples.popleft()
-
-    def history(self, t0_ns: int) -> EgoHistory:
-        """Ego history at t0; raises `InputError` when the samples do not cover it."""
-        stamps, positions, quaternions = zip(*self._samples, strict=True) if self._samples else (
-            (), (), ())
-        return EgoHistory.from_odometry(stamps, positions, quaternions, t0_ns)
-
-
 class StepInputs:
     """
     Thread-safe store between callbacks and the worker.
@@ -86,13 +50,22 @@ class StepInputs:
     in `take`, once, for chosen frames only.  Each step gets the `window` - 1
     sets before its own too, with which an engine that missed some completes
     its window.
+
+    With `go_on`, sets come without a camera that gave no usable frame for
+    `timeout_s`, until it is back for as long (`missing`); else they stop.
+    Up to `extrapolation_s` without odometry is bridged at constant velocity.
     """
 
     def __init__(self, selector: FrameSelector, decode: Callable[[int, object], np.ndarray],
-                 window: int = 4, clock: Callable[[], float] = time.monotonic):
+                 window: int = 4, *, go_on: bool = False, timeout_s: float = 1.0,
+                 extrapolation_s: float = 0.0, clock: Callable[[], float] = time.monotonic):
         self.selector = selector
         self.odometry = OdometryBuffer()
         self.window = window
+        self.go_on, self.timeout_s = go_on, timeout_s
+        self.extrapolation_s = extrapolation_s
+        self.missing: frozenset[int] = frozenset()
+        """Cameras without which sets come now."""
         self.heard_s: dict[int, float] = {}
         self.odometry_heard_s: float | None = None
         self.ignored_texts: dict[str, str] = {}
@@ -100,22 +73,37 @@ class StepInputs:
         self.lock = threading.RLock()  # diagnostics hold it over several calls
         self._decode = decode
         self._clock = clock
+        self._presence = Presence(selector.camera_ids, clock())
         self._nav_text = self._route_text = self._restart = ''
         self._decoded: list[tuple[Selection, FrameSet]] = []
 
     def add_camera(self, camera: int, stamp_ns: int, payload: object) -> str | None:
         """Store one image; returns the reason when time jumped and older images were dropped."""
         with self.lock:
-            self.heard_s[camera] = self._clock()
+            now = self.heard_s[camera] = self._clock()
+            track = self.selector.tracks[camera]
+            before_ns = track.newest_ns
             jumped = self.selector.add(camera, stamp_ns, payload)
+            if track.newest_ns != before_ns:
+                self._presence.heard(camera, now, self.timeout_s)
             self._restart = jumped or self._restart
             return jumped
 
-    def add_odometry(self, stamp_ns: int, position, quaternion_xyzw):
+    def add_odometry(self, sample: OdometrySample):
         """Store one pose of the vehicle in a fixed frame."""
         with self.lock:
             self.odometry_heard_s = self._clock()
-            self.odometry.add(stamp_ns, position, quaternion_xyzw)
+            self.odometry.add(sample)
+
+    def clock_went_back(self, now_ns: int, reason: str):
+        """Forget all frames and odometry, unless their stamps went back by themselves before."""
+        with self.lock:
+            stamps = (self.odometry.newest_ns, *(
+                track.newest_ns for track in self.selector.tracks.values()))
+            if any(stamp is not None and stamp > now_ns + GRID_NS for stamp in stamps):
+                self.selector.reset()
+                self.odometry.clear()
+                self._restart = reason
 
     def set_nav_text(self, text: str):
         """Text for the coming steps; an empty one leaves the route text, if any."""
@@ -155,13 +143,16 @@ class StepInputs:
         unusable; those frames are then used up.
         """
         with self.lock:
-            until_ns = self.odometry.newest_ns
-            if until_ns is None:
+            self._go_on_without()
+            if self.odometry.newest_ns is None:
                 return None
+            until_ns = self.odometry.newest_ns + round(self.extrapolation_s * NANOSECONDS)
             selection = self.selector.take(history=self.window - 1, until_ns=until_ns)
             if selection is None:
                 return None
-            ego = self.odometry.history(selection.t0_ns)
+            if other := self._other_time(selection.t0_ns):
+                raise InputError(other)
+            ego = self.odometry.history(selection.t0_ns, self.extrapolation_s)
             restart = self.pop_restart()
         begin = time.perf_counter()
         decoded = [(selection, self._frame_set(selection))]
@@ -175,10 +166,28 @@ class StepInputs:
         image_ms = (time.perf_counter() - begin) * 1e3
         return StepInput(frames, ego, self.nav_text, tuple(history), image_ms, restart)
 
+    def _go_on_without(self):
+        """Leave cameras out that are absent, and take them back."""
+        if not self.go_on:
+            return
+        absent = self._presence.absent(self._clock(), self.timeout_s)
+        present = set(self.selector.camera_ids) - absent
+        if absent != self.missing and present:  # without any there is nothing to go on with
+            self.missing = absent
+            self.selector.require(present)
+
+    def _other_time(self, frames_ns: int) -> str:
+        """Say when odometry is of another clock than the frames."""
+        newest = self.odometry.newest_ns
+        if newest is None or abs(newest - frames_ns) <= OTHER_TIME_NS:
+            return ''
+        return ('odometry is of another time than the frames: '
+                + describe_difference(newest, frames_ns))
+
     def _frame_set(self, selection: Selection) -> FrameSet:
         """Decode a set, unless that was done for an earlier step."""
         for known, frame_set in self._decoded:
-            if known.frames is selection.frames:
+            if known.frames == selection.frames:
                 return frame_set
         return FrameSet(selection.t0_ns, {
             camera: CameraFrame(self._decode(camera, item.payload), item.stamp_ns)
@@ -190,12 +199,16 @@ class StepInputs:
         with self.lock:
             silent = [c for c in self.selector.camera_ids
                       if now - self.heard_s.get(c, -1e9) > timeout_s]
+            self._go_on_without()
+            silent = [c for c in silent if c not in self.missing]
             if silent:
                 return 'no images from ' + ', '.join(
                     f'camera {c} {CAMERA_NAMES[c]} ({topics.get(c, "?")})' for c in silent)
             newest, odometry = self.selector.newest_ns(), self.odometry.newest_ns
             if odometry is None:
                 return 'no odometry'
+            if newest is not None and (other := self._other_time(newest)):
+                return other
             if newest is not None and newest > odometry:
                 return (f'odometry is {(newest - odometry) / NANOSECONDS:.3f} s '
                         'older than the newest frames')

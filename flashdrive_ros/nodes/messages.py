@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import array
+import math
 from collections.abc import Callable, Iterable
 
 import cv2
 import numpy as np
 from builtin_interfaces.msg import Duration, Time
 from geometry_msgs.msg import Point, Pose, PoseStamped, Quaternion
-from nav_msgs.msg import Path
+from nav_msgs.msg import Odometry, Path
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Header
 
@@ -16,6 +17,7 @@ from flashdrive_ros import msg
 
 from ..core import types
 from ..core.types import CAMERA_NAMES, NANOSECONDS
+from .odometry import OdometrySample
 
 STAGES = ('encode', 'prefill', 'reason', 'draw', 'act', 'total')
 
@@ -35,6 +37,16 @@ def duration(seconds: float) -> Duration:
     """Duration message of seconds."""
     sec, nanosec = divmod(round(seconds * NANOSECONDS), NANOSECONDS)
     return Duration(sec=sec, nanosec=nanosec)
+
+
+def odometry_sample(message: Odometry) -> OdometrySample:
+    """Pose, velocity and frames of an odometry message."""
+    p, q = message.pose.pose.position, message.pose.pose.orientation
+    v = message.twist.twist.linear
+    finite = math.isfinite(v.x) and math.isfinite(v.y) and math.isfinite(v.z)
+    return OdometrySample(
+        stamp_ns(message.header.stamp), (p.x, p.y, p.z), (q.x, q.y, q.z, q.w),
+        (v.x, v.y, v.z) if finite else None, message.header.frame_id, message.child_frame_id)
 
 
 def optical_frame(camera_id: int) -> str:

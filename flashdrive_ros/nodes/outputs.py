@@ -61,7 +61,8 @@ class PlanOutputs:
         """Publish everything of one plan, the plan itself first."""
         message = plan_message(
             plan, self._frame_id, image_ms=step_input.image_ms,
-            now_ns=self._node.get_clock().now().nanoseconds, skew_ns=step_input.frames.skew_ns,
+            now_ns=self._node.get_clock().now().nanoseconds or None,  # 0: waiting for /clock
+            skew_ns=step_input.frames.skew_ns,
             image_frame=self.calibration.frame_id)
         chosen = message.trajectories[message.chosen_index]
         self._send('plan', message)
