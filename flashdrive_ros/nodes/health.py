@@ -15,7 +15,7 @@ from contextlib import nullcontext
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
-from ..core.types import CAMERA_NAMES, DrivePlan, Reasoning
+from ..core.types import CAMERA_NAMES, NANOSECONDS, DrivePlan, Reasoning
 from .inputs import StepInput, StepInputs
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
@@ -67,6 +67,7 @@ class DriveHealth:
         self.rivals = 0
         """Other publishers of this node's plans."""
         self._before: Counter = Counter()
+        self._stamps_ns: dict[int, int] = {}
         self._before_s = clock()
 
     def configuring(self, timeout_s: float):
@@ -132,9 +133,17 @@ class DriveHealth:
             counts.update({camera: track.counts['received']
                            for camera, track in inputs.selector.tracks.items()})
         # a new configuration counts from zero again
-        rates = {key: max(counts[key] - self._before[key], 0) / elapsed for key in counts}
+        new = {key: max(counts[key] - self._before[key], 0) for key in counts}
         self._before = counts
-        return rates
+        return {key: n / (self._stamped_s(inputs, key) or elapsed) for key, n in new.items()}
+
+    def _stamped_s(self, inputs: StepInputs | None, key) -> float:
+        """Time that went by in a camera's stamps: a source in lock-step is not slow."""
+        if inputs is None or key not in inputs.selector.tracks:
+            return 0.0
+        newest = inputs.selector.tracks[key].last_ns or 0
+        before, self._stamps_ns[key] = self._stamps_ns.get(key, newest), newest
+        return max(newest - before, 0) / NANOSECONDS
 
     def _why(self, active: bool, inputs: StepInputs | None, now: float) -> str:
         if self.engine_state != 'ready':
