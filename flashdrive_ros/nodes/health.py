@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
 from ..core.types import CAMERA_NAMES, NANOSECONDS, DrivePlan, Reasoning
+from .gate import Verdict
 from .inputs import StepInput, StepInputs
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
@@ -60,6 +61,7 @@ class DriveHealth:
         self._problem_s = float('-inf')
         self._plan: DrivePlan | None = None
         self._plan_s = float('-inf')
+        self._verdict = Verdict('', '', {})
         self._drawing: DrivePlan | None = None
         self._paths: Counter = Counter()
         self._skew_ms = self._image_ms = 0.0
@@ -84,6 +86,13 @@ class DriveHealth:
     def failed(self, error: str):
         """The model could not be loaded."""
         self.engine_state, self.engine_error = 'failed', error
+
+    def judged(self, verdict: Verdict):
+        """The gate has looked at a plan."""
+        with self._lock:
+            self._verdict = verdict
+            self.counts['gate refused'] += bool(verdict.refused)
+            self.counts['gate warned'] += bool(verdict.warning)
 
     def published(self, plan: DrivePlan, step_input: StepInput):
         """A plan went out."""
@@ -169,6 +178,7 @@ class DriveHealth:
                 **_decoding(self._plan.reasoning), 'drafting': self.drafting, **self._drawn(),
                 'skew_ms': self._skew_ms, 'image_ms': self._image_ms,
                 **{f'{k}_ms': float(v) for k, v in self._plan.stage_times_ms.items()}}
+        values |= {f'gate {k}': v for k, v in self._verdict.values.items()}
         if inputs is not None:
             values |= {f'sets {k}': v for k, v in inputs.selector.counts.items()}
         if why:
@@ -180,6 +190,9 @@ class DriveHealth:
         if inputs is not None and inputs.ignored_texts:
             return status(f'{self.name}: plan', WARN, 'publishing, but without the text: '
                           + '; '.join(inputs.ignored_texts.values()), values)
+        if self._verdict.warning:
+            return status(f'{self.name}: plan', WARN, f'publishing, but {self._verdict.warning}',
+                          values)
         if not self.trained:
             return status(f'{self.name}: plan', WARN, 'plans of an untrained model', values)
         return status(f'{self.name}: plan', OK, 'publishing', values)
