@@ -237,9 +237,11 @@ def test_a_plan_that_contradicts_its_words_goes_out_with_a_warning(drive, engine
                                    reasoning=Reasoning('Brake because a car stands ahead.'))
     engine._plan = confused
     drive.plan_at(0)
-    assert drive.until(lambda: 'the text says slower ("Brake"), the plan +2.9 m/s in 3 s'
-                       in drive.car.diagnostics['plan'].message)
-    assert drive.car.level('plan') == DiagnosticStatus.WARN
+    health = drive.drive.health
+    assert drive.until(lambda: health.counts['plans'] == 1)
+    status = health.statuses(True, drive.drive._inputs)[0]
+    assert 'the text says slower ("Brake"), the plan +2.9 m/s in 3 s' in status.message
+    assert status.level == DiagnosticStatus.WARN
 
 
 def test_the_gates_limits_apply_from_the_next_plan_on(drive):
