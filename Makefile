@@ -6,7 +6,7 @@
 #   PYTHON    interpreter for the environment; a CUDA torch that it has is kept (python3)
 #   VENV      the environment; an existing one is used as it is, e.g. VENV=$VIRTUAL_ENV
 #   SOURCE    world, video, video:<file> or bag:<folder>
-#   DURATION  seconds
+#   DURATION  seconds of driving; the embedded world waits for plans, so they may take longer
 #   OUT       folder of the recording
 #   ARGS      further arguments of `flashdrive drive`, `flashdrive view` or pytest
 PYTHON   ?= python3

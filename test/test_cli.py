@@ -140,6 +140,15 @@ def test_nodes_read_the_shipped_files_then_the_users_then_the_options(tmp_path):
     assert 'model: small' in (tmp_path / 'drive.yaml').read_text()
 
 
+def test_the_world_waits_for_plans_unless_a_rate_is_given():
+    world, drive = nodes.source_nodes('world', subscribers=2, rate=None, loop=False)
+    assert world.values['lockstep'] and world.values['publish_clock']
+    assert drive.values['use_sim_time'] and drive.values['camera_reliability'] == 'reliable'
+    assert nodes.source_nodes('world', subscribers=2, rate=0, loop=False)[0] == world
+    world, drive = nodes.source_nodes('world', subscribers=2, rate=2, loop=False)
+    assert world.values == {'wait_for_subscribers': 2, 'rate': 2.0} and not drive.values
+
+
 def test_a_bags_cameras_are_those_of_the_drive(tmp_path):
     bag = write_recording(tmp_path / 'bag', ticks=2, cameras=('front_wide_120', 'front_tele_30'))
     _, drive = nodes.source_nodes(f'bag:{bag}', subscribers=1, rate=1, loop=False)

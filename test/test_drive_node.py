@@ -20,6 +20,7 @@ from support.engine_double import EngineDouble  # noqa: E402
 from visualization_msgs.msg import Marker  # noqa: E402
 
 from flashdrive_ros import msg  # noqa: E402
+from flashdrive_ros.core.types import Reasoning  # noqa: E402
 from flashdrive_ros.nodes import messages  # noqa: E402
 from flashdrive_ros.srv import AskQuestion  # noqa: E402
 
@@ -220,9 +221,37 @@ def test_an_implausible_plan_is_withheld_with_the_limit(drive, engine):
     drive.car.drive_on(50, 100)
     drive.car.see(100)
     assert drive.says('speed 1.45e+03 m/s, allowed is -15 to 70 m/s')
+    assert drive.car.values('plan')['gate refused'] == '1'
+    assert drive.car.values('plan')['gate speed'] == '1.45e+03 m/s'
     engine._plan = plan
     drive.plan_at(200)
     assert drive.car.plan_times() == [0, 200]
+
+
+def test_a_plan_that_contradicts_its_words_goes_out_with_a_warning(drive, engine):
+    plan = engine._plan
+
+    def confused(*arguments):
+        made = plan(*arguments)
+        return dataclasses.replace(made, speed=made.speed + np.arange(64) / 10,
+                                   reasoning=Reasoning('Brake because a car stands ahead.'))
+    engine._plan = confused
+    drive.plan_at(0)
+    health = drive.drive.health
+    assert drive.until(lambda: health.counts['plans'] == 1)
+    status = health.statuses(True, drive.drive._inputs)[0]
+    assert 'the text says slower ("Brake"), the plan +2.9 m/s in 3 s' in status.message
+    assert status.level == DiagnosticStatus.WARN
+
+
+def test_the_gates_limits_apply_from_the_next_plan_on(drive):
+    drive.plan_at(0)
+    assert drive.car.set_parameter('gate_max_speed_mps', 5.0).successful
+    drive.car.drive_on(50, 100)
+    drive.car.see(100)
+    assert drive.says('speed 10 m/s, allowed is -15 to 5 m/s')
+    assert drive.car.set_parameter('gate_max_speed_mps', 70.0).successful
+    drive.plan_at(200)
 
 
 def test_another_publisher_of_plans_is_an_error(drive):

@@ -2,6 +2,7 @@
 import time
 
 import pytest
+from support.recordings import MESSAGES, START_NS
 
 pytest.importorskip('rclpy')
 pytest.importorskip('flashdrive_ros.msg')
@@ -59,3 +60,10 @@ def test_a_second_drive_is_told_once(monitor):
     for node in nodes:
         node.destroy_node()
     rclpy.shutdown(context=context)
+
+
+def test_the_time_driven_is_that_of_the_frames_without_the_gaps_between_episodes(monitor):
+    for time_ms in (0, 100, 200, 2700, 2800):
+        monitor._on_plan(MESSAGES.cdr(MESSAGES.plan(START_NS + time_ms * 1_000_000)))
+    assert monitor.driven_s == pytest.approx(0.3)
+    assert '0.3 s driven, 5 plans' in monitor.line(9.0)

@@ -258,6 +258,28 @@ def test_late_plans_are_left_alone_and_it_says_so(listen):
     run.until(lambda: run.heard['world/control'][-1].data == 'expert: plans are too old')
 
 
+def test_in_lockstep_time_stands_still_until_the_plan_for_the_window_is_here(listen):
+    run = listen(seed=1, scenario='free', lockstep=True, lockstep_timeout_s=3.0, rate=5.0)
+    front = 'camera/front_wide_120/image_raw'
+    for number in (16, 17, 18):   # the first has 1.5 s of odometry before it
+        run.until(lambda number=number: len(run.heard[front]) >= number)
+        time.sleep(0.3)
+        assert len(run.heard[front]) == number
+        assert run.stamps('odometry')[-1] == run.stamps(front)[-1]
+        run.send(arc(8.0, 0.001), trained=True)
+    run.until(lambda: len(run.heard[front]) > 22)   # nobody answers, so it goes on
+    assert [m.data for m in run.heard['world/control']][:2] == ['expert: no plan yet', 'plan']
+    assert set(np.diff(run.stamps(front))) == {100 * MS}
+    steps = run.world._lockstep
+    assert (steps.answered, steps.missed) == (3, 1)
+
+
+def test_in_lockstep_nobody_is_waited_for_where_nobody_plans(listen):
+    run = listen(seed=1, scenario='free', lockstep=True, lockstep_timeout_s=600.0, rate=5.0)
+    run.node.destroy_publisher(run.plans)
+    run.until(lambda: len(run.heard['odometry']) > 40)
+
+
 def test_trajectories_of_other_steps_are_resampled():
     message = msg.PlannedTrajectory(header=Header(frame_id='base_link'), points=[
         msg.TrajectoryPoint(time_from_start=duration(0.25 * (i + 1)),

@@ -5,7 +5,8 @@ Starts the same nodes with the same parameter files as the launch file does, on
 machines without ros2 launch as well.  OUT then holds bag/, drive.mp4,
 contact_sheet.png, summary.json, log/ and parameters/.
 
-    flashdrive drive                                    30 s in the embedded world
+    flashdrive drive                                    30 s in the embedded world, lock-step
+    flashdrive drive --rate 1                           ... in real time, if the machine can
     flashdrive drive --source video:dashcam.mp4
     flashdrive drive --source bag:run_7 --rate 0        lock-step: every window gets a plan
     flashdrive drive --model ./my_checkpoint --set drive.num_trajectories=6
@@ -29,7 +30,8 @@ def add_arguments(parser):
     add('--model', default='', help='checkpoint directory, shipped name or hub id (default: that '
         'of the parameter files)')
     add('--duration', type=float, default=30.0, metavar='S', help='seconds from the first plan '
-        'on; 0: until the source ends or Ctrl-C (default: %(default)s)')
+        'on, those of a world that waits for plans; 0: until the source ends or Ctrl-C '
+        '(default: %(default)s)')
     add('--out', type=Path, default=Path('out/drive'), metavar='FOLDER',
         help='results go here, those of an earlier drive are replaced (default: %(default)s)')
     add('--params-file', type=Path, action='append', default=[], metavar='YAML',
@@ -37,8 +39,8 @@ def add_arguments(parser):
     add('--set', action='append', default=[], metavar='NODE.PARAM=VALUE',
         help='one parameter, such as drive.num_trajectories=6 or world.seed=3; may be repeated')
     add('--namespace', default='', help='namespace of all nodes')
-    add('--rate', type=float, default=1.0, help='speed of a bag or video; 0: lock-step '
-        '(default: %(default)s)')
+    add('--rate', type=float, help='speed of the source; 0: lock-step, it waits for plans '
+        '(default: 1 for a bag or video, 0 for the world)')
     add('--loop', action='store_true', help='begin a bag or video again at its end')
     add('--startup', type=float, default=180.0, metavar='S',
         help='give up when there is no plan after this time (default: %(default)s)')

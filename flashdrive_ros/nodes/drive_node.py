@@ -37,7 +37,7 @@ from ..core.types import NANOSECONDS, DrivePlan, InputError
 from . import drive_parameters, messages, qos
 from .cameras import Transport, camera_topics, header_stamp_ns, transport
 from .frames import FrameSelector
-from .gate import implausible
+from .gate import GateLimits, judge
 from .health import DriveHealth
 from .inputs import StepInput, StepInputs
 from .outputs import PlanOutputs
@@ -155,6 +155,8 @@ class DriveNode(LifecycleNodeMixin, Node):
         self._outputs.calibration.subscribe(subscribe, topics)
         subscribe(Odometry, 'odometry', functools.partial(self._on_odometry, inputs),
                   qos.ODOMETRY)
+        if (poses := self._outputs.poses) is not None:
+            subscribe(Odometry, 'odometry', poses.add, qos.ODOMETRY)
         subscribe(String, 'nav_text', lambda m: inputs.set_nav_text(m.data), qos.TEXT)
         subscribe(String, 'route_text', lambda m: inputs.set_route_text(m.data), qos.LATCHED)
 
@@ -275,8 +277,10 @@ class DriveNode(LifecycleNodeMixin, Node):
     def _deliver(self, plan: DrivePlan, step_input: StepInput):
         """Publish a plan, unless it is implausible or nobody wants it any more."""
         outputs = self._outputs
-        if why := implausible(plan):
-            self._report('plan', InputError(why))
+        verdict = judge(plan, step_input.ego, GateLimits.of(self.parameters))
+        self.health.judged(verdict)
+        if verdict.refused:
+            self._report('plan', InputError(verdict.refused))
         elif self._active and outputs is not None:
             outputs.publish(plan, step_input)
             self.health.drafting = self._worker.engine.drafting_state

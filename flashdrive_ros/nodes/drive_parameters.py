@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from ..core.config import EngineConfig
 from ..core.types import CAMERA_NAMES
+from .gate import GateLimits
 from .parameters import ParameterSpec as P
 
 NODE = (
@@ -35,7 +36,26 @@ NODE = (
     P('base_frame', 'string', 'base_link', 'frame id of plans: the vehicle'),
 )
 
-_DEFAULT = EngineConfig()
+_DEFAULT, _LIMITS = EngineConfig(), GateLimits()
+
+
+def _gate(name: str, text: str, *range_) -> P:
+    return P(f'gate_{name}', 'float', getattr(_LIMITS, name),
+             f'a plan is withheld {text}', *range_, live=True)
+
+
+GATE = (
+    _gate('min_speed_mps', 'with a speed below this, m/s', -100.0, 0.0),
+    _gate('max_speed_mps', 'with a speed above this, m/s', 0.0, 100.0),
+    _gate('max_acceleration_mps2', 'that speeds up or slows down by more, m/s^2', 0.0, 100.0),
+    _gate('max_lateral_acceleration_mps2', 'that turns with more than this, m/s^2', 0.0, 100.0),
+    _gate('max_curvature_1pm', 'with a greater curvature, 1/m', 0.0, 10.0),
+    _gate('max_start_m', 'that begins further than this from where the vehicle then is, m',
+          0.0, 100.0),
+    _gate('max_speed_step_mps', "whose first speed is further from the vehicle's, m/s",
+          0.0, 100.0),
+)
+NODE += GATE
 
 
 def _engine(name: str, kind: str, text: str, *range_, live: bool = True, **more) -> P:

@@ -15,7 +15,8 @@ from contextlib import nullcontext
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
-from ..core.types import CAMERA_NAMES, DrivePlan, Reasoning
+from ..core.types import CAMERA_NAMES, NANOSECONDS, DrivePlan, Reasoning
+from .gate import Verdict
 from .inputs import StepInput, StepInputs
 
 FUTURE_S = 0.1
@@ -62,6 +63,7 @@ class DriveHealth:
         self._problem_s = float('-inf')
         self._plan: DrivePlan | None = None
         self._plan_s = float('-inf')
+        self._verdict = Verdict('', '', {})
         self._drawing: DrivePlan | None = None
         self._paths: Counter = Counter()
         self._skew_ms = self._image_ms = 0.0
@@ -72,6 +74,7 @@ class DriveHealth:
         self.clock_trouble = ''
         """What is wrong with ROS time."""
         self._before: Counter = Counter()
+        self._stamps_ns: dict[int, int] = {}
         self._before_s = clock()
 
     def configuring(self, timeout_s: float):
@@ -88,6 +91,13 @@ class DriveHealth:
     def failed(self, error: str):
         """The model could not be loaded."""
         self.engine_state, self.engine_error = 'failed', error
+
+    def judged(self, verdict: Verdict):
+        """The gate has looked at a plan."""
+        with self._lock:
+            self._verdict = verdict
+            self.counts['gate refused'] += bool(verdict.refused)
+            self.counts['gate warned'] += bool(verdict.warning)
 
     def published(self, plan: DrivePlan, step_input: StepInput):
         """A plan went out."""
@@ -138,9 +148,17 @@ class DriveHealth:
             counts.update({camera: track.counts['received']
                            for camera, track in inputs.selector.tracks.items()})
         # a new configuration counts from zero again
-        rates = {key: max(counts[key] - self._before[key], 0) / elapsed for key in counts}
+        new = {key: max(counts[key] - self._before[key], 0) for key in counts}
         self._before = counts
-        return rates
+        return {key: n / (self._stamped_s(inputs, key) or elapsed) for key, n in new.items()}
+
+    def _stamped_s(self, inputs: StepInputs | None, key) -> float:
+        """Time that went by in a camera's stamps: a source in lock-step is not slow."""
+        if inputs is None or key not in inputs.selector.tracks:
+            return 0.0
+        newest = inputs.selector.tracks[key].last_ns or 0
+        before, self._stamps_ns[key] = self._stamps_ns.get(key, newest), newest
+        return max(newest - before, 0) / NANOSECONDS
 
     def _why(self, active: bool, inputs: StepInputs | None, now: float) -> str:
         if self.engine_state != 'ready':
@@ -166,6 +184,7 @@ class DriveHealth:
                 **_decoding(self._plan.reasoning), 'drafting': self.drafting, **self._drawn(),
                 'skew_ms': self._skew_ms, 'image_ms': self._image_ms,
                 **{f'{k}_ms': float(v) for k, v in self._plan.stage_times_ms.items()}}
+        values |= {f'gate {k}': v for k, v in self._verdict.values.items()}
         if inputs is not None:
             values |= {f'sets {k}': v for k, v in inputs.selector.counts.items()}
         if why:
@@ -183,6 +202,9 @@ class DriveHealth:
         if inputs is not None and inputs.ignored_texts:
             return status(f'{self.name}: plan', WARN, 'publishing, but without the text: '
                           + '; '.join(inputs.ignored_texts.values()), values)
+        if self._verdict.warning:
+            return status(f'{self.name}: plan', WARN, f'publishing, but {self._verdict.warning}',
+                          values)
         if not self.trained:
             return status(f'{self.name}: plan', WARN, 'plans of an untrained model', values)
         return status(f'{self.name}: plan', OK, 'publishing', values)

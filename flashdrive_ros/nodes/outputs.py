@@ -15,11 +15,11 @@ from visualization_msgs.msg import MarkerArray
 from flashdrive_ros import msg
 
 from ..core.types import CAMERA_NAMES, DrivePlan
-from . import detections, qos
+from . import autoware, detections, qos
 from .annotations import AnnotatedImages, Calibration
 from .inputs import StepInput
 from .markers import PlanMarkers
-from .messages import header_of, path_message, plan_message
+from .messages import header_of, path_message, plan_message, stamp_ns
 
 TOPICS = {
     'plan': msg.DrivePlan,
@@ -52,10 +52,13 @@ class PlanOutputs:
         self._markers = PlanMarkers()
         self.calibration = Calibration(frame_id)
         """Of the cameras; whoever subscribes for the node fills it."""
+        self.poses = autoware.PoseBuffer() if autoware.topics() else None
+        """Of the vehicle in a fixed frame, filled likewise; None when nobody needs them."""
         self._annotated = AnnotatedImages(node, self.calibration, cameras, report)
+        topics = {**TOPICS, **_detection_topics(cameras), **autoware.topics()}
         self._publishers = {
             name: node.create_lifecycle_publisher(kind, f'~/{name}', qos.PLAN)
-            for name, kind in {**TOPICS, **_detection_topics(cameras)}.items()}
+            for name, kind in topics.items()}
 
     def publish(self, plan: DrivePlan, step_input: StepInput):
         """Publish everything of one plan, the plan itself first."""
@@ -72,10 +75,23 @@ class PlanOutputs:
         self._send('reasoning_stamped', message.reasoning)
         self._send('stage_latency', message.latency)
         self._send('markers', self._markers.of(plan, message))
+        self._send_autoware(message)
         if plan.drawn:
             self._send('primitives', message.primitives)
             self._send_detections(plan)
         self._annotated.offer(plan, step_input.frames)
+
+    def _send_autoware(self, message: msg.DrivePlan):
+        wanted = autoware.topics()
+        if 'autoware/trajectory' in wanted:
+            self._send('autoware/trajectory', autoware.trajectory(
+                message.trajectories[message.chosen_index]))
+        if 'autoware/reasoning' in wanted:
+            self._send('autoware/reasoning', autoware.reasoning(message))
+        pose = self.poses and self.poses.at(stamp_ns(message.header.stamp))
+        if pose and 'autoware/candidate_trajectories' in wanted:
+            self._send('autoware/candidate_trajectories',
+                       autoware.candidate_trajectories(message, pose))
 
     def _send_detections(self, plan: DrivePlan):
         if detections.INSTALLED:

@@ -5,7 +5,8 @@ Every 50 ms of its time it publishes where the car is, every 100 ms what the
 cameras see, all of one tick with one stamp (on a machine that is too slow frames
 are left out, and that is logged).  The car follows the trajectory
 that it is given along that trajectory's own time, or the expert drives it; the
-node says on `world/control` which one does.  When an episode ends (off the road,
+node says on `world/control` which one does.  With `lockstep` its time stands
+still until the plan for what it just showed has arrived.  When an episode ends (off the road,
 a collision, the end of the route) the next seed begins after a second without
 data, so that whoever listens notices; the stamps go on.
 """
@@ -30,6 +31,7 @@ from ..world.navigation import navigation_text
 from ..world.vehicle import from_map, to_map
 from . import qos
 from . import world_messages as convert
+from .lockstep import LockStep
 from .messages import compressed_image, stamp, stamp_ns
 from .parameters import NodeParameters, ParameterSpec
 from .process import run_to_end
@@ -47,6 +49,7 @@ BLINK_S = 0.25
 BEHIND_S = 1.0
 """This far behind, stamps skip to the present."""
 OFF_ROAD_S = 1.0
+WAITS = 'waits for plans'
 
 PARAMETERS = (
     ParameterSpec('seed', 'int', 0, 'first episode; each further one adds 1', 0, 2 ** 31),
@@ -63,6 +66,10 @@ PARAMETERS = (
     ParameterSpec('width', 'int', 320, 'of the images', 32, 1920),
     ParameterSpec('height', 'int', 180, 'of the images', 18, 1080),
     ParameterSpec('rate', 'float', 1.0, 'seconds of the world per second', 0.01, 100.0),
+    ParameterSpec('lockstep', 'bool', False, 'time goes on only after the plan for what was seen '
+                  'last, and no faster than rate'),
+    ParameterSpec('lockstep_timeout_s', 'float', 20.0, 'lock-step: go on without a plan after '
+                  'this time on the wall clock, until plans come again', 0.01, 1e6),
     ParameterSpec('publish_clock', 'bool', False, 'publish the world\'s time on /clock'),
     ParameterSpec('duration_s', 'float', 0.0, 'end after this much time of the world; 0: never',
                   0.0, 1e9),
@@ -87,9 +94,11 @@ class WorldNode(Node):
         self.rig = default_rig(p['width'], p['height'])
         self._scenario = None if p['scenario'] == 'any' else p['scenario']
         self._make_publishers(p)
-        self.create_subscription(msg.DrivePlan, 'drive/plan', self._on_plan, qos.PLAN)
+        self._plans = self.create_subscription(
+            msg.DrivePlan, 'drive/plan', self._on_plan, qos.PLAN)
         self.create_subscription(msg.PlannedTrajectory, 'drive/trajectory', self._on_trajectory,
                                  qos.PLAN)
+        self._lockstep = LockStep() if p['lockstep'] else None
         self._spinner = SingleThreadedExecutor(context=self.context)
         self._spinner.add_node(self)
         self._stopped = False
@@ -121,6 +130,8 @@ class WorldNode(Node):
         self._cause = make(String, 'world/cause', qos.LATCHED)
         self._control = make(String, 'world/control', qos.LATCHED)
         self._clock_output = make(Clock, '/clock', 10) if p['publish_clock'] else None
+        self._source = make(String, 'world/source', qos.LATCHED)
+        self._source.publish(String(data=self._about(p)))
         self._nav_text = make(String, 'nav_text', qos.TEXT)
         self._route_text = make(String, 'route_text', qos.LATCHED)
         if p['route_text']:
@@ -135,6 +146,12 @@ class WorldNode(Node):
         self._tf_static.publish(TFMessage(transforms=[
             convert.transform(header, c.frame_id, c.position, convert.camera_quaternion(c))
             for c in self.rig.values()]))
+
+    @staticmethod
+    def _about(p) -> str:
+        """Where images come from, for recordings."""
+        return (f'embedded world, from seed {p["seed"]} on, scenario {p["scenario"]}; '
+                + (WAITS if p['lockstep'] else f'{p["rate"]:g} times real time'))
 
     def stop(self):
         """Make `run` return soon; may be called from a signal handler."""
@@ -152,7 +169,7 @@ class WorldNode(Node):
         self._episode_ns = begin_ns = self._now_ns
         end_ns = begin_ns + p['duration_s'] * NANOSECONDS if p['duration_s'] else math.inf
         due = time.monotonic() + (self._now_ns - time.time_ns()) / NANOSECONDS
-        self._off_road_since = None
+        begin_s, self._off_road_since = due, None
         while not self._stopped and self._now_ns < end_ns:
             self._spin_until(due)
             if self._stopped:
@@ -160,16 +177,40 @@ class WorldNode(Node):
             due = self._keep_up(due)
             before_ns = self._now_ns
             self._publish_tick()
+            self._await_plan()
             self._advance()
             due += (self._now_ns - before_ns) / NANOSECONDS / p['rate']
-        m = self.world.metrics
+        self._report((self._now_ns - begin_ns) / NANOSECONDS, time.monotonic() - begin_s)
+
+    def _report(self, driven_s: float, wall_s: float):
+        m, text = self.world.metrics, ''
+        if (steps := self._lockstep) is not None:
+            text = (f'waited for plans: {driven_s / max(wall_s, 1e-3):.2f} times real time, '
+                    f'{steps.answered} windows with a plan, {steps.missed} waited in vain; ')
         self.get_logger().info(
-            f'ended after {(self._now_ns - begin_ns) / NANOSECONDS:.1f} s; last episode: seed '
+            f'ended after {driven_s:.1f} s; {text}last episode: seed '
             f'{self.world.seed}, collision {m.collided}, off road {m.left_road}')
+
+    def _await_plan(self):
+        """In lock-step, stand still until the plan for the window at hand is here."""
+        steps, now_ns = self._lockstep, self._now_ns
+        if steps is None or now_ns % GRID_NS or not (
+                self._plans.get_publisher_count() and steps.expects(now_ns, self._episode_ns)):
+            return
+        begin, timeout_s = time.monotonic(), self.parameters['lockstep_timeout_s']
+        self._spin_until(begin + timeout_s, lambda: steps.is_answered(now_ns))
+        steps.note(now_ns, time.monotonic() - begin)
+        if not (steps.is_answered(now_ns) or self._stopped):
+            self.get_logger().warning(
+                f'no plan for the window at {now_ns / NANOSECONDS:.3f} within {timeout_s:g} s: '
+                'going on without until plans come again')
 
     def _keep_up(self, due: float) -> float:
         """Catch up when the machine is too slow; a world with its own clock is just slow."""
         behind, rate = time.monotonic() - due, self.parameters['rate']
+        if self._lockstep is not None:
+            # the wait for a plan counts as the time until the next window, and not beyond
+            return due + max(0.0, behind - GRID_NS / NANOSECONDS / rate)
         self._blink = behind > BLINK_S and self._clock_output is None
         if not self._blink:
             return due
@@ -280,8 +321,14 @@ class WorldNode(Node):
 
     def _on_plan(self, plan: msg.DrivePlan):
         self._trained = bool(plan.trained)
+        self._hear('plan', plan.header)
+
+    def _hear(self, kind: str, header: Header):
+        if self._lockstep is not None:
+            self._lockstep.hear(kind, stamp_ns(header.stamp))
 
     def _on_trajectory(self, message: msg.PlannedTrajectory):
+        self._hear('trajectory', message.header)
         t0_s = (stamp_ns(message.header.stamp) - self._episode_ns) / NANOSECONDS
         if t0_s < 0:
             return  # made from what was seen before this episode
@@ -310,12 +357,12 @@ class WorldNode(Node):
         if not enough():
             self.get_logger().warning(f'beginning without {wanted} subscriber(s) of a camera')
 
-    def _spin_until(self, due: float):
-        """Serve callbacks until that monotonic time, at least once."""
+    def _spin_until(self, due: float, done=lambda: False):
+        """Serve callbacks until that monotonic time or until `done()`, at least once."""
         while not self._stopped:
             left = due - time.monotonic()
             self._spinner.spin_once(timeout_sec=min(max(left, 0.0), 0.1))
-            if time.monotonic() >= due:
+            if done() or time.monotonic() >= due:
                 break
 
 

@@ -73,6 +73,8 @@ class Recording:
         self.alarms: list[Alarm] = []
         self.boxes: dict[int, tuple[DrawnPrimitive, ...]] = {}
         self.source = ''
+        self.control: list[tuple[int, str]] = []
+        """Who drives the embedded world from a log time on: 'plan', or 'expert: why'."""
         self._odometry: list[tuple[int, list[float]]] = []
         with open_bag(self.path) as reader:
             self.topics = {c.topic: c.msgtype for c in reader.connections}
@@ -107,8 +109,10 @@ class Recording:
         for topic, kind in self.topics.items():
             if kind == BOXES_TYPE and topic.endswith('world/boxes'):
                 handlers[topic] = self._on_boxes
-            if kind == 'std_msgs/msg/String' and topic.endswith('replay/source'):
+            if kind == 'std_msgs/msg/String' and topic.endswith(('replay/source', 'world/source')):
                 handlers[topic] = self._on_source
+            if kind == 'std_msgs/msg/String' and topic.endswith('world/control'):
+                handlers[topic] = self._on_control
         return handlers
 
     @staticmethod
@@ -153,6 +157,9 @@ class Recording:
 
     def _on_source(self, connection, time_ns, cdr, reader):
         self.source = reader.deserialize(cdr, connection.msgtype).data
+
+    def _on_control(self, connection, time_ns, cdr, reader):
+        self.control.append((time_ns, reader.deserialize(cdr, connection.msgtype).data))
 
     @property
     def anchor(self) -> CameraTrack:

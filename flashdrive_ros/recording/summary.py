@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.types import GRID_NS
+from .driving import followed_share, pace
 from .plans import STAGES, RecordedPlan
 from .recording import CameraTrack, Recording
 
@@ -49,6 +50,8 @@ def summarise(recording: Recording) -> dict:
         'seconds_to_first_plan': (round((plans[0].received_ns - recording.begin_ns) / 1e9, 2)
                                   if plans else None),
         'plans_stopped_s': _stopped_s(recording, plans),
+        'pace': pace(recording),
+        'plans_followed_share': followed_share(recording),
         'windows': _windows(recording, plans),
         'stages_ms': {
             'image': _spread([p.image_ms for p in plans]),
@@ -122,7 +125,8 @@ def _camera_to_plan_ms(recording: Recording, plans) -> list[float]:
         return []
     track = recording.anchor
     stamps, heard = np.array(track.stamps_ns), np.array(track.received_ns)
-    if abs(np.median(heard - stamps)) < LIVE_NS:
+    # time that is published may stand still
+    if '/clock' not in recording.topics and abs(np.median(heard - stamps)) < LIVE_NS:
         return [p.camera_to_plan_ms for p in plans]
     nearest = [int(np.abs(stamps - p.stamp_ns).argmin()) for p in plans]
     return [(p.received_ns - int(heard[i])) / 1e6 for p, i in zip(plans, nearest)]
@@ -229,6 +233,13 @@ def _plan_rows(summary: dict) -> list[tuple[str, str]]:
     ]
     if summary['plans_stopped_s']:
         rows.insert(2, ('PLANS STOPPED', f'{summary["plans_stopped_s"]} s before the end'))
+    if (drive := summary['pace']) and drive['times_real_time'] is not None:
+        waited = 'the world waited for plans: ' if drive['waits_for_plans'] else ''
+        rows.insert(2, ('driven', f'{drive["driven_s"]:.1f} s in {drive["wall_s"]:.1f} s; '
+                        f'{waited}{drive["times_real_time"]:.2f} times real time'))
+    if summary['plans_followed_share'] is not None:
+        rows.insert(3, ('plans followed', f'{share(summary["plans_followed_share"])} of that '
+                        'time; else the world\'s expert drove'))
     if summary['prefill_reasons']:
         rows.append(('prefill because', _counts(summary['prefill_reasons'])))
     rows.append(('drafted accepted', share(summary['accepted_share'])

@@ -29,6 +29,8 @@ from .processes import Child
 STEP_S = 0.25
 SHIPPED_MODEL = 'small'
 """Its config/small.yaml says what it is asked to draw, unless parameter files are given."""
+STALL_S = 60.0
+"""In lock-step time goes on with plans; without any for so long the drive is over."""
 GRACE_S = (1.0, 15.0)
 """After the source has ended a plan that is being made may still come: at least, at most."""
 
@@ -50,7 +52,7 @@ class DriveOptions:
     parameter_files: tuple[Path, ...] = ()
     settings: tuple[str, ...] = ()
     remaps: tuple[str, ...] = ()
-    rate: float = 1.0
+    rate: float | None = None
     loop: bool = False
     record: bool = True
     pictures: bool = True
@@ -64,6 +66,8 @@ class Drive:
     options: DriveOptions
     folder: DriveFolder
     children: list[Child] = field(default_factory=list)
+    lockstep: bool = False
+    """The embedded world waits for plans, so that the duration is its own."""
 
     def node_plans(self) -> list[NodePlan]:
         """Recorder, drive and source with their parameter values."""
@@ -95,6 +99,7 @@ class Drive:
         if settings:
             raise UserError(f'--set: there is no node {", ".join(settings)}; the nodes are '
                             f'{", ".join(p.name for p in plans)}')
+        self.lockstep = source is not None and source.values.get('lockstep') is True
         played = source.values.get('source') if source is not None else None
         if played and self.folder.holds(played):
             raise UserError(f'--source {o.source}: lies in --out {self.folder.path}, whose '
@@ -189,7 +194,7 @@ def _watch(drive: Drive) -> str:
                         f'{child.log} says\n{child.tail()}')
             if monitor.failure:
                 return monitor.failure
-            if _is_over(drive.options, monitor, begin):
+            if _is_over(drive, monitor, begin):
                 return '' if monitor.plans else _no_plan(
                     monitor, f'{drive.options.startup_s:g} s have passed')
     except KeyboardInterrupt:
@@ -201,11 +206,14 @@ def _watch(drive: Drive) -> str:
         rclpy.try_shutdown()
 
 
-def _is_over(options: DriveOptions, monitor, begin: float) -> bool:
+def _is_over(drive: Drive, monitor, begin: float) -> bool:
     """The duration counts from the first plan; without one, patience ends."""
-    now = time.monotonic()
+    options, now = drive.options, time.monotonic()
     if monitor.first_plan_s is None:
         return now - begin > options.startup_s
+    if drive.lockstep:
+        return now - monitor.last_plan_s > STALL_S or (
+            0 < options.duration_s <= monitor.driven_s)
     return bool(options.duration_s) and now - monitor.first_plan_s >= options.duration_s
 
 

@@ -12,11 +12,13 @@ from rclpy.node import Node
 
 from ..nodes import qos
 from ..nodes.interfaces import message_class
-from ..recording.bag import PLAN_TYPE
+from ..recording.bag import PLAN_TYPE, header_stamp_ns
 
 RATE_WINDOW_S = 5.0
 QUIET_PERIOD_S = 5.0
 DRIVES_PERIOD_S = 1.0
+EPISODE_GAP_NS = 1_000_000_000
+"""Plans that are further apart than this are of two episodes."""
 LEVELS = {DiagnosticStatus.WARN: 'WARN', DiagnosticStatus.ERROR: 'ERROR',
           DiagnosticStatus.STALE: 'STALE'}
 
@@ -27,11 +29,14 @@ class Monitor(Node):
     def __init__(self, namespace: str = ''):
         super().__init__('drive_monitor', namespace=namespace, start_parameter_services=False)
         self.plans = 0
+        self.driven_s = 0.0
+        """Time of the frames that went by from plan to plan."""
         self.first_plan_s: float | None = None
         self.last_plan_s: float | None = None
         self.alarms: dict[str, tuple[str, str]] = {}
         self.new_alarms: list[str] = []
         self.failure = ''
+        self._stamp_ns = 0
         self._arrivals: deque = deque()
         self._latency = self._reasoning = None
         self._accepted = self._drafted = self._tokens = self._rounds = 0
@@ -51,6 +56,9 @@ class Monitor(Node):
         self.last_plan_s = time.monotonic()
         self.first_plan_s = self.first_plan_s or self.last_plan_s
         self._arrivals.append(self.last_plan_s)
+        before_ns, self._stamp_ns = self._stamp_ns, header_stamp_ns(cdr)
+        if 0 < (step_ns := self._stamp_ns - before_ns) < EPISODE_GAP_NS:
+            self.driven_s += step_ns / 1e9
 
     def _on_latency(self, message):
         self._latency = message
@@ -108,7 +116,8 @@ class Monitor(Node):
         """Return the state in one line."""
         if self.first_plan_s is None:
             return f'{elapsed_s:5.1f} s | starting: {self.waiting_for() or "nodes come up"}'
-        parts = [f'{elapsed_s:5.1f} s', f'{self.plans} plans, {self.rate_hz:4.1f}/s']
+        parts = [f'{elapsed_s:5.1f} s', f'{self.driven_s:.1f} s driven, {self.plans} plans, '
+                 f'{self.rate_hz:4.1f}/s']
         if self._latency is not None:
             t = self._latency
             parts.append(f'{t.total_ms:.0f} ms = encode {t.encode_ms:.0f} + prefill '

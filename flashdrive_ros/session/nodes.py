@@ -17,6 +17,8 @@ from ..values import value_of
 EXAMPLE_VIDEO = Path('test', 'data', 'dashcam_highway.mp4')
 SOURCE_KINDS = ('world, video, video:<file>, bag:<folder or file>, a path, or none (publishers of '
                 'your own)')
+LOCKSTEP_TIMEOUT_S = 20.0
+"""In lock-step, silence of less than this is no error."""
 VIDEO_SUFFIXES = ('.mp4', '.avi', '.mkv', '.mov', '.webm', '.m4v')
 
 
@@ -79,12 +81,13 @@ def shipped_config(name: str) -> Path:
                     'is the package installed?')
 
 
-def source_nodes(source: str, *, subscribers: int, rate: float,
+def source_nodes(source: str, *, subscribers: int, rate: float | None,
                  loop: bool) -> tuple[NodePlan | None, NodePlan]:
     """
     Return the node that publishes cameras and odometry, and the drive node set for it.
 
-    For 'none', publishers of your own, there is no such node.
+    For 'none', publishers of your own, there is no such node.  `rate` 0 is lock-step: the source
+    waits for plans.  None is what suits the source: 1.0 for a recording, 0 for the world.
 
     Raises `UserError` for a source that is none of `SOURCE_KINDS`.
     """
@@ -93,10 +96,19 @@ def source_nodes(source: str, *, subscribers: int, rate: float,
         return None, drive
     waiting = {'wait_for_subscribers': subscribers}
     if source == 'world':
-        return NodePlan('world', 'world_node', waiting), drive
+        world = NodePlan('world', 'world_node', waiting)
+        if rate:
+            world.values['rate'] = float(rate)
+        else:
+            world.values |= {'lockstep': True, 'publish_clock': True}
+            # silence lasts as long as a plan takes; a lost image would be waited for in vain
+            drive.values = {'use_sim_time': True, 'timeout_s': LOCKSTEP_TIMEOUT_S,
+                            'camera_reliability': 'reliable'}
+        return world, drive
     kind, path = _source_path(source)
     replay = NodePlan('replay', 'replay_node', {
-        **waiting, 'source': str(path), 'rate': float(rate), 'loop': loop})
+        **waiting, 'source': str(path), 'rate': 1.0 if rate is None else float(rate),
+        'loop': loop})
     if kind == 'video':
         drive.configs = ('video',)
     else:

@@ -152,7 +152,9 @@ class Rig:
                  domain=None):
         self.context = rclpy.Context()
         self.context.init(domain_id=domain)
+        # the double's speed is a colour, and not that of the car
         overrides = {'camera_ids': list(cameras), 'image_transport': transport,
+                     'gate_max_start_m': 100.0, 'gate_max_speed_step_mps': 100.0,
                      **(parameters or {})}
         self.drive = DriveNode(
             engine_factory, context=self.context,
