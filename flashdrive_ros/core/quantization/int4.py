@@ -73,7 +73,7 @@ class Int4Matrix(Matrix):
     """
     Weights of 4 bits; products of up to 16 rows read them as they are.
 
-    With more rows they are made plain, or e4m3 when `activations` is FP8, in a
+    With more rows they are made plain, or 8-bit numbers as the `activations`, in a
     buffer that all matrices share.  Where the kernel does not run (a CPU), all
     products take `activations`.
     """
@@ -128,4 +128,4 @@ class Int4Matrix(Matrix):
             return self.reference(x)
         if self.activation_type(len(x.values)) is None:
             return Product(self.kernel.multiply(x.values))
-        return Product(self.kernel.multiply_fp8(x.values), x.row_scale, self.kernel.fp8_scale)
+        return Product(self.kernel.multiply_8bit(x.values), x.row_scale, self.kernel.row_scale)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .activations import FP8, LARGEST
+from .activations import INT8, LARGEST
 
 MOST_ROWS = 16
 """Up to here products read the 4-bit weights themselves."""
@@ -92,14 +92,20 @@ def plan(n: int, k: int, rows: int, processors: int, shared_limit: int) -> Launc
 class Kernel:
     """4-bit weights [n, k] on a GPU, and the products with them."""
 
-    def __init__(self, weights, columns: int, activations: torch.dtype | None):
-        """`weights`: codes, scale and zero on the GPU; of the codes' channels `columns` count."""
+    def __init__(self, weights, columns: int, activations: torch.dtype | None,
+                 shared_limit: int = 0):
+        """
+        `weights`: codes, scale and zero on the GPU; of the codes' channels `columns` count.
+
+        `shared_limit`: bytes of shared memory a block may use; 0: what the GPU has.
+        """
         codes, scale, zero = weights
         self.n, self.k, self.device = len(codes), columns, codes.device
         self.words, self.steps = to_fragments(codes, scale, zero)
+        self.activations = activations
         self.functions = _functions(self.device.index or 0)
         properties = torch.cuda.get_device_properties(self.device)
-        limit = properties.shared_memory_per_block_optin
+        limit = shared_limit or properties.shared_memory_per_block_optin
         self.plans = [plan(self.n, columns, rows, properties.multi_processor_count, limit)
                       for rows in (8, MOST_ROWS)]
         for cut in self.plans:
@@ -107,13 +113,12 @@ class Kernel:
         most = max(cut.parts for cut in self.plans)
         self.partial = scratch(self.device, torch.float32, most * MOST_ROWS * self.n)
         self.arrived = scratch(self.device, torch.int32, self.n // 16)
-        self.fp8_scale: Tensor | None = None
-        if activations == FP8:
+        self.row_scale: Tensor | None = None
+        if activations is not None:
             values = (codes.view(self.n, -1, _GROUP).float() - zero[..., None]) * scale[..., None]
-            self.fp8_scale = (values.abs().amax((1, 2)) / LARGEST[FP8]).clamp_min(1e-12)
+            self.row_scale = (values.abs().amax((1, 2)) / LARGEST[activations]).clamp_min(1e-12)
             self.one = torch.ones((), device=self.device)
-        self.plain = scratch(self.device, torch.uint8 if self.fp8_scale is not None else
-                             torch.bfloat16, self.n * self.k)
+        self.plain = scratch(self.device, activations or torch.bfloat16, self.n * self.k)
 
     def multiply(self, x: Tensor) -> Tensor:
         """bf16 product [m, n] of plain `x` [m, k]."""
@@ -128,11 +133,18 @@ class Kernel:
             cut.shared_bytes)
         return y
 
-    def multiply_fp8(self, x: Tensor) -> Tensor:
-        """bf16 product [m, n] of e4m3 numbers [m, k] with the weights over `fp8_scale`."""
-        weights = self._make('dequantize_fp8', self.plain.view(FP8), self.fp8_scale)
+    def multiply_8bit(self, x: Tensor) -> Tensor:
+        """bf16 product [m, n] of 8-bit numbers [m, k] with the weights over `row_scale`."""
+        weights = self.rounded()
+        if self.activations == INT8:
+            return torch._int_mm(x, weights.T).to(torch.bfloat16)
         return torch._scaled_mm(x, weights.T, self.one, self.one, out_dtype=torch.bfloat16,
                                 use_fast_accum=True)
+
+    def rounded(self) -> Tensor:
+        """The weights over `row_scale` [n, k] in the type of the activations, in that buffer."""
+        name = 'dequantize_int8' if self.activations == INT8 else 'dequantize_fp8'
+        return self._make(name, self.plain, self.row_scale)
 
     def dequantized(self) -> Tensor:
         """bf16 weights [n, k], in the shared buffer unless activations are e4m3."""
@@ -178,7 +190,9 @@ def _functions(device: int) -> dict:
         major, minor = torch.cuda.get_device_capability(device)
         names = [f'product_{cut}' for cut in ('8_2_1', '8_2_2', '16_1_1', '16_1_2', '16_2_1',
                                               '16_2_2')]
-        names += ['dequantize_bf16', *['dequantize_fp8'] * ((major, minor) >= (8, 9))]
+        names += ['dequantize_bf16', 'dequantize_int8']
+        if (major, minor) >= (8, 9):
+            names.append('dequantize_fp8')
         binary = _compile(_SOURCE.read_text(encoding='utf-8'), f'sm_{major}{minor}')
         return _utils._cuda_load_module(binary, names)
 

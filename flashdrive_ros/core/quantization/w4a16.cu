@@ -207,9 +207,16 @@ PRODUCT(16, 2, 1, 1)
 PRODUCT(16, 2, 2, 1)
 
 // The weights [n, k] as plain numbers: a warp makes 16 outputs x 64 inputs.  Grid (n / 16,
-// ceil(k / 256)), 128 threads.  e4m3 numbers are divided by `row_scale` [n] first.
+// ceil(k / 256)), 128 threads.  8-bit numbers are divided by `row_scale` [n] first.
 __device__ __forceinline__ void put(u16* to, float low, float high, float) {
   *reinterpret_cast<u32*>(to) = to_bf16(low) | (u32)to_bf16(high) << 16;
+}
+
+__device__ __forceinline__ void put(signed char* to, float low, float high, float per_scale) {
+  int a, b;
+  asm("cvt.rni.sat.s8.f32 %0, %1;" : "=r"(a) : "f"(low * per_scale));
+  asm("cvt.rni.sat.s8.f32 %0, %1;" : "=r"(b) : "f"(high * per_scale));
+  *reinterpret_cast<u16*>(to) = (a & 0xFF) | (b & 0xFF) << 8;
 }
 
 #if __CUDA_ARCH__ >= 890
@@ -261,6 +268,11 @@ __device__ __forceinline__ void dequantize(const uint4* words, const u32* steps,
 extern "C" __global__ void __launch_bounds__(128) dequantize_bf16(
     const uint4* words, const u32* steps, const float* row_scale, u16* weights, int k) {
   dequantize<u16>(words, steps, nullptr, weights, k);
+}
+
+extern "C" __global__ void __launch_bounds__(128) dequantize_int8(
+    const uint4* words, const u32* steps, const float* row_scale, signed char* weights, int k) {
+  dequantize<signed char>(words, steps, row_scale, weights, k);
 }
 
 #if __CUDA_ARCH__ >= 890
