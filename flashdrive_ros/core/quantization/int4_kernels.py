@@ -19,6 +19,8 @@ MOST_ROWS = 16
 """Up to here products read the 4-bit weights themselves."""
 _SOURCE = Path(__file__).with_name('w4a16.cu')
 _GROUP = 128
+_STATIC_SHARED = 64
+"""More than the kernels declare themselves."""
 
 
 def fits(rows: int, columns: int) -> bool:
@@ -72,20 +74,22 @@ def plan(n: int, k: int, rows: int, processors: int, shared_limit: int) -> Launc
     groups are divided until x fits into shared memory.
     """
     row_blocks = 1 if rows <= 8 else 2
-    groups = -(-k // _GROUP)
+    groups, wide = -(-k // _GROUP), n // 32
     for parts in range(1, groups + 1):
-        wide = n // 32
         if parts > 1 or wide > 4 * processors or groups < 16:
             warps, tiles = 8, 2
         else:
             warps, tiles = 16, 2 if processors * 2 // 3 <= wide <= processors else 1
         share = -(-groups // parts)
-        x_bytes = row_blocks * 8 * (share * _GROUP + 8) * 2
-        size = warps * tiles * 16 * row_blocks * 8 * 4 + x_bytes
-        if size + 64 <= shared_limit and (share >= warps or parts == 1):
-            at_once = 1 if warps == 16 else max(1, min(2, shared_limit // size))
-            blocks = max(1, min(n // (16 * tiles), processors * at_once // parts))
-            return Launch(warps, tiles, row_blocks, blocks, parts, size)
+        size = warps * tiles * 16 * row_blocks * 8 * 4  # sums of the warps, then x
+        size += row_blocks * 8 * (share * _GROUP + 8) * 2
+        if size > shared_limit - _STATIC_SHARED:
+            continue
+        at_once = 1 if warps == 16 else min(2, shared_limit // size)
+        if parts > 1 and at_once < 2 and share >= 4 * warps:
+            continue  # smaller parts, of which two run side by side
+        blocks = max(1, min(n // (16 * tiles), processors * at_once // parts))
+        return Launch(warps, tiles, row_blocks, blocks, parts, size)
     raise RuntimeError(f'no way to cut [{n}, {k}] for {shared_limit} bytes of shared memory')
 
 
