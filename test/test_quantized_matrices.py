@@ -185,4 +185,4 @@ def test_every_group_and_output_has_its_block_within_shared_memory(shape, rows, 
 
 def test_matrix_remembers_where_its_padding_begins():
     matrix = Int4Matrix.quantized(randn(16, 200), None)
-    assert matrix.dequantized().shape == (16, 200) and matrix.packed.shape == (16, 128)
+    assert matrix.dequantized().shape == (16, 200) and matrix.qweight.shape == (16, 128)

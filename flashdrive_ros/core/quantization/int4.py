@@ -82,11 +82,12 @@ class Int4Matrix(Matrix):
         super().__init__(rows, columns)
         self.activations = activations
         groups = padded(columns) // GROUP
-        self.register_buffer('packed', torch.zeros(
+        self.register_buffer('qweight', torch.zeros(
             rows, groups * GROUP // 2, dtype=torch.uint8, device=device))
-        self.register_buffer('scale', torch.ones(
+        self.register_buffer('scales', torch.ones(
             rows, groups, dtype=torch.float16, device=device))
-        self.register_buffer('zero', torch.zeros(rows, groups, dtype=torch.uint8, device=device))
+        self.register_buffer('qzeros', torch.zeros(
+            rows, groups, dtype=torch.uint8, device=device))
         self.kernel: int4_kernels.Kernel | None = None
 
     @classmethod
@@ -98,12 +99,13 @@ class Int4Matrix(Matrix):
     def of(cls, weights: Int4Weights, columns: int, activations: torch.dtype | None) -> Int4Matrix:
         """Keep weights that are quantised; of their channels, `columns` are no padding."""
         matrix = cls(len(weights.codes), columns, activations, device='meta')
-        matrix.packed, matrix.scale, matrix.zero = pack(weights.codes), weights.scale, weights.zero
+        matrix.qweight, matrix.scales, matrix.qzeros = (
+            pack(weights.codes), weights.scale, weights.zero)
         return matrix
 
     def weights(self) -> Int4Weights:
         """Codes, scales and zeros; not after `seal` on a GPU, which keeps them otherwise."""
-        return Int4Weights(unpack(self.packed), self.scale, self.zero)
+        return Int4Weights(unpack(self.qweight), self.scales, self.qzeros)
 
     def dequantized(self) -> Tensor:
         """Return the float32 weights [n, k] that are stood for."""
@@ -118,9 +120,9 @@ class Int4Matrix(Matrix):
 
     def seal(self) -> None:
         """Hand the weights to the kernels of their device, where they fit."""
-        if self.packed.is_cuda and int4_kernels.fits(self.n, self.k):
+        if self.qweight.is_cuda and int4_kernels.fits(self.n, self.k):
             self.kernel = int4_kernels.Kernel(self.weights(), self.k, self.activations)
-            self.packed = self.scale = self.zero = None
+            self.qweight = self.scales = self.qzeros = None
 
     def forward(self, x: Activation) -> Product:
         """Multiply activations [m, k]: a product [m, n]."""

@@ -74,14 +74,15 @@ class Fp8Matrix(Matrix):
     def __init__(self, rows: int, columns: int, device=None):
         super().__init__(rows, columns)
         self.register_buffer('weight', torch.zeros(rows, columns, dtype=FP8, device=device))
-        self.register_buffer('scale', torch.ones(rows, dtype=torch.float32, device=device))
+        self.register_buffer('weight_scale', torch.ones(
+            rows, dtype=torch.float32, device=device))
         self.one: Tensor | None = None
 
     @classmethod
     def quantized(cls, weight: Tensor) -> Fp8Matrix:
         """Quantise plain weights [n, k]."""
         matrix = cls(*weight.shape, device='meta')
-        matrix.weight, matrix.scale = quantize_to(weight, FP8)
+        matrix.weight, matrix.weight_scale = quantize_to(weight, FP8)
         return matrix
 
     def activation_type(self, rows: int) -> torch.dtype:
@@ -90,7 +91,7 @@ class Fp8Matrix(Matrix):
 
     def dequantized(self) -> Tensor:
         """Return the float32 weights [n, k] that are stood for."""
-        return self.weight.float() * self.scale[:, None]
+        return self.weight.float() * self.weight_scale[:, None]
 
     def seal(self) -> None:
         """Hand the weights to the kernels of their device, where they fit."""
@@ -100,9 +101,10 @@ class Fp8Matrix(Matrix):
     def forward(self, x: Activation) -> Product:
         """Multiply activations [m, k]: a product [m, n]."""
         if self.one is None:
-            return Product(x.values.float() @ self.weight.float().T, x.row_scale, self.scale)
+            values = x.values.float() @ self.weight.float().T
+            return Product(values, x.row_scale, self.weight_scale)
         values = scaled_mm(x.values, self.weight, self.one)
-        return Product(values, x.row_scale, self.scale)
+        return Product(values, x.row_scale, self.weight_scale)
 
 
 def scaled_mm(x: Tensor, weight: Tensor, one: Tensor) -> Tensor:

@@ -61,11 +61,17 @@ def quantize(model: nn.Module, config: QuantizationConfig) -> dict[str, nn.Modul
     """
     Replace the projections of `model` that `config` names; returns what stood there.
 
-    Whoever drops the returned modules frees their memory; `restore` puts them back.
+    Those that are quantised already stay.  Whoever drops the returned modules frees
+    their memory; `restore` puts them back.
     """
-    return {name: replace(model, name, QuantLinear(quantized(model.get_submodule(name).weight,
-                                                             config.kind)))
-            for name in list(target_names(model, config))}
+    device = model.device
+    originals = {}
+    for name in list(target_names(model, config)):
+        linear = model.get_submodule(name)
+        if not isinstance(linear, QuantLinear):
+            matrix = quantized(linear.weight.to(device), config.kind)
+            originals[name] = replace(model, name, QuantLinear(matrix))
+    return originals
 
 
 def restore(model: nn.Module, originals: dict[str, nn.Module]) -> None:
@@ -82,6 +88,13 @@ def replace(model: nn.Module, name: str, module: QuantLinear) -> nn.Module:
     return original
 
 
+def empty(rows: int, columns: int, kind: str, device: torch.device) -> Matrix:
+    """Weights [rows, columns] of a kind without any memory, for `device` later."""
+    if kind == 'fp8':
+        return Fp8Matrix(rows, columns, device='meta')
+    return Int4Matrix(rows, columns, activation_dtype(kind, device), device='meta')
+
+
 @torch.no_grad()
 def quantized(weight: Tensor, kind: str) -> Matrix:
     """Plain weights [n, k] in the number type of `kind`."""
@@ -95,6 +108,19 @@ def activation_dtype(kind: str, device: torch.device) -> torch.dtype | None:
     if kind == 'w4a16':
         return None
     return FP8 if has_fp8(device) else INT8
+
+
+def check_device(kind: str, device: torch.device) -> None:
+    """Refuse a device that can't multiply numbers of `kind`."""
+    if device.type != 'cuda':
+        return
+    least = (8, 9) if kind == 'fp8' else (8, 0)
+    found = torch.cuda.get_device_capability(device)
+    if found < least:
+        instead = ": use 'w4a16'" if found >= (8, 0) else ''
+        raise CheckpointError(
+            f'quantization {kind!r} needs compute capability {least[0]}.{least[1]}, '
+            f'{torch.cuda.get_device_name(device)} has {found[0]}.{found[1]}{instead}')
 
 
 def has_fp8(device: torch.device) -> bool:
