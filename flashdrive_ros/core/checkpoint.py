@@ -12,7 +12,9 @@ import json
 import re
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,6 +24,9 @@ from .config import CheckpointError, DecoderConfig, ModelConfig, read_json
 from .model import Alpamayo
 from .tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from .quantization.swap import QuantizationConfig
+
 MODELS = Path(__file__).resolve().parent.parent / 'models'
 DRAFTER_SUFFIX = '-DFlash'
 """A model's drafter lies beside it under the model's name and this."""
@@ -29,6 +34,8 @@ _PREFIXES = (('vlm.model.visual.', 'visual.'),
              ('vlm.model.language_model.embed_tokens.', 'embed_tokens.'),
              ('vlm.model.language_model.', 'language_model.'),
              ('vlm.lm_head.', 'lm_head.'))
+_LOW_BIT = re.compile(r'.*\.matrix\.\w+$')
+"""Weights of a quantised projection; those behind rotations are only read, never written."""
 _RECOMPUTED = re.compile(r'action_space\.|.*\.freqs$|.*rotary.*inv_freq$|expert\.embed_tokens\.')
 """Buffers that some checkpoints carry and the code computes from the configuration."""
 _DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
@@ -90,18 +97,28 @@ def _from_hub(name: str, patterns: list[str], missing_ok: bool = False) -> Path 
                               f'({type(error).__name__}); give a local directory') from None
 
 
-def load(name: str, device: torch.device, dtype: torch.dtype) -> tuple[Alpamayo, Tokenizer]:
-    """Load the checkpoint `name` (see `find`) onto `device`; peak memory is model + one shard."""
+def load(name: str, device: torch.device, dtype: torch.dtype,
+         quantization: QuantizationConfig | None = None) -> tuple[Alpamayo, Tokenizer]:
+    """
+    Load the checkpoint `name` (see `find`) onto `device`; peak memory is model + one shard.
+
+    A plain checkpoint is quantised on the way as `quantization` says; one that is
+    quantised already stays so without being asked.
+    """
+    from .quantization import stored
     directory = find(name)
     config, tokenizer_file = read_config(directory)
     tokenizer = Tokenizer.from_file(tokenizer_file, config)
     with _blaming(directory / 'config.json'), torch.device('meta'):
         model = Alpamayo(config)
-    model = model.to(dtype).to_empty(device=device).eval().requires_grad_(False)
+    model = model.to(dtype).eval().requires_grad_(False)
     if config.random_weights_seed is not None:
+        model = model.to_empty(device=device)
         randomise(model, config.random_weights_seed)
+        if quantization is not None:
+            stored.quantize(model, quantization)
     else:
-        fill(model, directory)
+        stored.fill(model, directory, device, quantization)
     return model, tokenizer
 
 
@@ -158,7 +175,8 @@ def shards(directory: Path) -> list[Path]:
     return files
 
 
-def fill(model: Alpamayo, directory: Path) -> None:
+def fill(model: Alpamayo, directory: Path,
+         elsewhere: Callable[[str], object] = lambda _: False) -> None:
     """
     Copy every tensor of the checkpoint to its place in `model`.
 
@@ -166,32 +184,41 @@ def fill(model: Alpamayo, directory: Path) -> None:
     wrong shape or of a type that would need a scale.
     """
     clear_pads(model)
-    fill_places(dict(_places(model)), directory)
+    fill_places(dict(_places(model)), directory, elsewhere=elsewhere)
 
 
-def fill_places(places: dict[str, Tensor], directory: Path, optional: Container[str] = ()) -> None:
+def fill_places(places: dict[str, Tensor], directory: Path, optional: Container[str] = (),
+                elsewhere: Callable[[str], object] = lambda _: False) -> None:
     """
     Copy every tensor of a directory's safetensors to its place under its public key.
 
-    What is filled leaves `places`; keys that may be missing are `optional`.
+    What is filled leaves `places`; keys that may be missing are `optional`; of which
+    `elsewhere` is true, someone else reads.
     """
     unexpected, misshaped = [], []
     for shard in shards(directory):
-        try:
-            with safe_open(shard, 'pt', device='cpu') as file:
-                for key in file.keys():  # noqa: SIM118 (not a mapping)
-                    if key in places:
-                        place = places.pop(key)
-                        misshaped += copy_tensor(key, file.get_tensor(key), place)
-                    elif not _RECOMPUTED.match(key):
-                        unexpected.append(key)
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f'{shard} can not be read: {error}') from None
+        with opened(shard) as file:
+            for key in file.keys():  # noqa: SIM118 (not a mapping)
+                if key in places:
+                    place = places.pop(key)
+                    misshaped += copy_tensor(key, file.get_tensor(key), place)
+                elif not (_RECOMPUTED.match(key) or elsewhere(key)):
+                    unexpected.append(key)
     problems = [f'{what}: {_some(keys)}' for what, keys in (
         ('missing keys', sorted(key for key in places if key not in optional)),
         ('unexpected keys', unexpected), ('wrong tensors', misshaped)) if keys]
     if problems:
         raise CheckpointError(f'{directory} does not fit its config.json; ' + '; '.join(problems))
+
+
+@contextmanager
+def opened(shard: Path):
+    """Open a safetensors file; raises `CheckpointError` when it can't be read."""
+    try:
+        with safe_open(shard, 'pt', device='cpu') as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f'{shard} can not be read: {error}') from None
 
 
 def _some(keys: list[str], limit: int = 6) -> str:
@@ -203,8 +230,10 @@ def copy_tensor(key: str, source: Tensor, place: Tensor) -> list[str]:
     """Copy `source` to its `place`; what is wrong with it, if anything."""
     if source.dim() == 5:  # the patch embedding is stored as a convolution whose kernel = stride
         source = source.flatten(1)
-    if source.dtype not in _DTYPES.values():
-        return [f'{key} is stored as {source.dtype}']
+    low_bit = place.dtype not in _DTYPES.values()
+    if source.dtype != place.dtype and (low_bit or source.dtype not in _DTYPES.values()):
+        expected = f', expected {place.dtype}' if low_bit else ''
+        return [f'{key} is stored as {source.dtype}{expected}']
     if source.shape != place.shape:
         return [f'{key} {list(source.shape)} instead of {list(place.shape)}']
     with torch.no_grad():
@@ -213,10 +242,11 @@ def copy_tensor(key: str, source: Tensor, place: Tensor) -> list[str]:
 
 
 def _places(model: Alpamayo) -> Iterator[tuple[str, Tensor]]:
-    """Public key -> the view of our parameter that it fills."""
+    """Public key -> the view of our parameter, or of low-bit weights, that it fills."""
     config = model.config
-    for name, parameter in model.named_parameters():
-        public = _public_name(name)
+    low_bit = ((name, b) for name, b in model.named_buffers() if _LOW_BIT.match(name))
+    for name, parameter in chain(model.named_parameters(), low_bit):
+        public = public_name(name)
         decoder = config.expert if name.startswith('expert.') else config.text
         if name in ('embed_tokens.weight', 'lm_head.weight'):
             yield public, parameter[:config.vocab_size]
@@ -226,19 +256,21 @@ def _places(model: Alpamayo) -> Iterator[tuple[str, Tensor]]:
 
 def unfused(name: str, parameter: Tensor, decoder: DecoderConfig) -> Iterator[tuple[str, Tensor]]:
     """Public keys of a decoder's parameter `name`, and the view of it that each fills."""
-    if name.endswith('qkv_proj.weight'):
+    if '.qkv_proj.' in name:
         sizes = [decoder.num_attention_heads * decoder.head_dim,
                  *[decoder.num_key_value_heads * decoder.head_dim] * 2]
         for part, view in zip('qkv', parameter.split(sizes)):
             yield name.replace('qkv_proj', f'{part}_proj'), view
-    elif name.endswith('gate_up_proj.weight'):
+    elif '.gate_up_proj.' in name:
         for part, view in zip(('gate', 'up'), parameter.chunk(2)):
             yield name.replace('gate_up_proj', f'{part}_proj'), view
     else:
         yield name, parameter
 
 
-def _public_name(name: str) -> str:
+def public_name(name: str) -> str:
+    """Name of our parameter or module `name` in the public checkpoints, where it is not fused."""
+    name = name.replace('.matrix.', '.')
     for public, ours in _PREFIXES:
         if name.startswith(ours):
             return public + name.removeprefix(ours)
