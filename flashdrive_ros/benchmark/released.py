@@ -39,7 +39,8 @@ class ReleasedPipeline:
     One step from camera frames to trajectories, as the release takes it.
 
     `tokens` fixes the length of a reasoning, the trajectory-start token included; None: the
-    model ends it.  `times` holds the stages of the last step in ms.
+    model ends it.  Of the last step, `times` holds the stages in ms, `ids` [K, n] the reasonings,
+    `cache` the keys of all but the last token, `visible` [K] the slots that action tokens see.
     """
 
     def __init__(self, model: Alpamayo, tokenizer: Tokenizer, tokens: int | None = None):
@@ -49,7 +50,7 @@ class ReleasedPipeline:
         self.expert = _expert(model, weights)
         self.frequencies = model.frequencies()
         self.times: dict[str, float] = {}
-        self.cache = None
+        self.ids = self.visible = self.cache = self.layout = None
         self._marks: dict[str, float] = {}
         self.vlm.model.visual.register_forward_hook(lambda *_: self._mark('encode'))
         self.vlm.lm_head.register_forward_hook(lambda *_: self._mark('prefill'))
@@ -69,9 +70,9 @@ class ReleasedPipeline:
         with torch.autocast(self.model.device.type, torch.bfloat16,
                             enabled=self.model.dtype == torch.bfloat16):
             inputs, self.layout = self._inputs(sets, ego)
-            sequences, self.cache = self._generate(inputs, samples)
+            self.ids, self.cache = self._generate(inputs, samples)
             self._mark('decode')
-            controls = self._act(sequences, samples, flow_steps, generator)
+            controls = self._act(samples, flow_steps, generator)
         plan = drive(controls.float(), ego, held_constants(
             self.model.config.action, self.model.dtype))
         self._mark('action')
@@ -123,12 +124,11 @@ class ReleasedPipeline:
                 pad_token_id=self.tokenizer.id('endoftext'), return_dict_in_generate=True))
         return out.sequences[:, start:], out.past_key_values
 
-    def _act(self, sequences: Tensor, samples: int, flow_steps: int,
-             generator: torch.Generator) -> Tensor:
+    def _act(self, samples: int, flow_steps: int, generator: torch.Generator) -> Tensor:
         """Controls [K, N, 2] from noise."""
         device, config, layout = self.model.device, self.model.config, self.layout
-        n, held = config.action.n_waypoints, sequences.shape[1] - 1
-        ends = sequences[:, :held] == self.tokenizer.id('traj_future_start')
+        n, held = config.action.n_waypoints, self.ids.shape[1] - 1
+        ends = self.ids[:, :held] == self.tokenizer.id('traj_future_start')
         found = ends.int().argmax(1)
         visible = torch.where(ends.any(1), found, held - 1) + layout.size + 1
         self.visible = visible
