@@ -19,6 +19,8 @@ import argparse
 import os
 from pathlib import Path
 
+from ._settings import engine_settings
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `flashdrive eval`."""
@@ -135,7 +137,7 @@ def _open_loop(args) -> int:
     config = open_loop.OpenLoop(
         models, stretches=args.stretches, windows=args.windows, every=args.every,
         samples=args.samples, probe='' if args.no_probe else probe,
-        engine_seed=args.engine_seed, settings=_settings(args.set, 'num_trajectories'))
+        engine_seed=args.engine_seed, settings=engine_settings(args.set, 'num_trajectories'))
     return _measure(args, 'open_loop', config, open_loop, open_loop_results)
 
 
@@ -145,7 +147,7 @@ def _closed_loop(args) -> int:
               'streaming': args.model}
     models = _only(models, args.policies, 'policy')
     config = closed_loop.ClosedLoop(models, args.seconds, {
-        'seed': args.engine_seed, **_settings(args.set)})
+        'seed': args.engine_seed, **engine_settings(args.set)})
     return _measure(args, 'closed_loop', config, closed_loop, closed_loop_results)
 
 
@@ -159,7 +161,8 @@ def _reasoning(args) -> int:
     config = drafted_reasoning.DraftedReasoning(
         {'target': args.model, 'drafter': companion(args.model)}, tuple(args.block),
         args.windows, args.seconds, args.temperature, args.top_p, args.engine_seed,
-        _settings(args.set, 'drafting', 'greedy', 'temperature', 'top_p', 'num_trajectories'))
+        engine_settings(args.set, 'drafting', 'greedy', 'temperature', 'top_p',
+                        'num_trajectories'))
     return _measure(args, 'reasoning', config, drafted_reasoning, drafted_reasoning)
 
 
@@ -169,7 +172,7 @@ def _primitives(args) -> int:
     config = drawn_primitives.DrawnPrimitives(
         {'target': args.model, 'drafter': companion(args.model)}, windows=args.windows,
         seconds=args.seconds, engine_seed=args.engine_seed,
-        settings=_settings(args.set, 'primitives', 'primitive_decoding'))
+        settings=engine_settings(args.set, 'primitives', 'primitive_decoding'))
     return _measure(args, 'primitives', config, drawn_primitives, drawn_primitives_results)
 
 
@@ -179,32 +182,6 @@ def _only(models: dict, names: list[str], what: str) -> dict:
     if unknown:
         raise UserError(f'no {what} {unknown[0]!r}; there are {", ".join(models)}')
     return {name: models[name] for name in models if not names or name in names}
-
-
-GIVEN_OTHERWISE = ('device', 'dtype', 'streaming', 'seed')
-"""Settings of the engine that are not for --set: options of their own, or what is compared."""
-
-
-def _settings(texts: list[str], *taken: str) -> dict:
-    """Fields of `EngineConfig` from SETTING=VALUE."""
-    import yaml
-
-    from ..core.config import EngineConfig
-    from ..errors import UserError
-    from ..values import value_of
-    found = {}
-    for text in texts:
-        name, sign, value = text.partition('=')
-        if not sign or name not in EngineConfig.__dataclass_fields__:
-            raise UserError(f'--set {text}: expected SETTING=VALUE, with a setting of the engine')
-        if name in (*GIVEN_OTHERWISE, *taken):
-            raise UserError(f'--set {text}: {name} follows from the other options')
-        try:
-            found[name] = value_of(value)
-            EngineConfig(**found)
-        except (yaml.YAMLError, TypeError) as error:
-            raise UserError(f'--set {text}: {error}') from None
-    return found
 
 
 def _measure(args, name: str, config, module, results) -> int:

@@ -125,13 +125,17 @@ class Drafter(nn.Module):
     def random(cls, config: DrafterConfig, seed: int) -> Drafter:
         """Seeded random weights, to train from or to test with."""
         drafter = cls(config)
-        generator = torch.Generator().manual_seed(seed)
-        checkpoint.draw_weights(drafter, generator, lambda _, p: p.shape[-1] ** -0.5)
-        with torch.no_grad():
-            drafter.mask_embedding.normal_(0.0, 0.02, generator=generator)
-            if drafter.slot_embedding is not None:
-                drafter.slot_embedding.normal_(0.0, 0.02, generator=generator)
+        drafter.randomise(seed)
         return drafter.eval()
+
+    @torch.no_grad()
+    def randomise(self, seed: int) -> None:
+        """Draw all weights anew, where they are."""
+        generator = torch.Generator(self.fc.weight.device).manual_seed(seed)
+        checkpoint.draw_weights(self, generator, lambda _, p: p.shape[-1] ** -0.5)
+        self.mask_embedding.normal_(0.0, 0.02, generator=generator)
+        if self.slot_embedding is not None:
+            self.slot_embedding.normal_(0.0, 0.02, generator=generator)
 
     def fuse(self, taps: Sequence[Tensor]) -> Tensor:
         """Features [..., hidden] of the chosen taps, each [..., hidden] (see `Taps`)."""
@@ -227,7 +231,8 @@ def load(directory: Path, target: Alpamayo) -> Drafter:
     """
     Drafter in a `-DFlash` directory, on the target's device and in its dtype.
 
-    Raises `CheckpointError` when it does not fit the target, naming both numbers.
+    Random weights are drawn there when its config.json says so.  Raises `CheckpointError`
+    when it does not fit the target, naming both numbers.
     """
     config = DrafterConfig.from_directory(directory)
     check_fit(config, target.config, directory)
@@ -235,6 +240,11 @@ def load(directory: Path, target: Alpamayo) -> Drafter:
         drafter = Drafter(config)
     drafter = drafter.to(target.dtype).to_empty(device=target.device)
     drafter = drafter.eval().requires_grad_(False)
+    seed = (read_json(directory / 'config.json').get('flashdrive') or {}).get(
+        'random_weights_seed')
+    if seed is not None:
+        drafter.randomise(seed)
+        return drafter
     missing = dict(places(drafter))
     checkpoint.fill_places(missing, directory, optional=('mask_embedding',))
     if missing:

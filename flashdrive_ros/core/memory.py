@@ -1,17 +1,31 @@
 """What the engine remembers of the frames: their features, and the window they fill."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from . import images
 from .model import Alpamayo
 from .streaming import Window, fill_window, shift_between, time_reason
 from .types import GRID_NS, FrameSet
 from .vision import ImageFeatures
+
+Encoder = Callable[[Sequence[np.ndarray | Tensor]], list[ImageFeatures]]
+"""RGB uint8 images [H, W, 3] of one size, in the host's memory or a device's -> features."""
+
+
+def plain_encoder(model: Alpamayo) -> Encoder:
+    """Encode with the model as it stands."""
+    def encode(raw: Sequence[np.ndarray | Tensor]) -> list[ImageFeatures]:
+        stacked = torch.stack([torch.as_tensor(image).to(model.device) for image in raw])
+        patches, grid = images.prepare(stacked.permute(0, 3, 1, 2), model.config.vision,
+                                       model.config.prompt)
+        return model.visual(patches.to(model.dtype), grid)
+    return encode
 
 
 @dataclass(frozen=True)
@@ -31,7 +45,7 @@ class FrameMemory:
     """
 
     def __init__(self, model: Alpamayo, frames_per_camera: int):
-        self.model, self.frames = model, frames_per_camera
+        self.encoder, self.frames = plain_encoder(model), frames_per_camera
         self.forget('start')
 
     def forget(self, reason: str) -> None:
@@ -56,12 +70,8 @@ class FrameMemory:
             entry = self.encoded[frame_set.t0_ns] = EncodedSet({}, {})
             for camera, frame in frame_set.frames.items():
                 by_size.setdefault(frame.image.shape[:2], []).append((entry, camera, frame.image))
-        config = self.model.config
         for size, members in by_size.items():
-            raw = torch.from_numpy(np.stack([image for _, _, image in members]))
-            raw = raw.to(self.model.device).permute(0, 3, 1, 2)
-            patches, grid = images.prepare(raw, config.vision, config.prompt)
-            encoded = self.model.visual(patches.to(self.model.dtype), grid)
+            encoded = self.encoder([image for _, _, image in members])
             for (entry, camera, _), features in zip(members, encoded):
                 entry.features[camera], entry.sizes[camera] = features, size
         return sum(len(s.frames) for s in fresh)

@@ -43,13 +43,19 @@ def expand_tokens(listed) -> list[str]:
     return tokens
 
 
+def _next_id(vocabulary: dict[str, int]) -> int:
+    """Size of a vocabulary, gaps included (`alpamayo-1.5-shape` has some)."""
+    return max(vocabulary.values(), default=-1) + 1
+
+
 class Tokenizer:
     """Text to ids and back, and the ids of the markers by name (`tokenizer.id('cot_end')`)."""
 
     def __init__(self, backend: Backend, config: ModelConfig):
         prompt = config.prompt
-        base = backend.get_vocab_size()
-        if base != prompt.traj_token_start_idx and '<i0>' not in backend.get_vocab(True):
+        known = backend.get_vocab(True)
+        base = _next_id(known)
+        if base != prompt.traj_token_start_idx and '<i0>' not in known:
             raise CheckpointError(f'the tokenizer has {base} tokens, config.json puts the first '
                                   f'trajectory token at {prompt.traj_token_start_idx}')
         if base == prompt.traj_token_start_idx:
@@ -60,7 +66,7 @@ class Tokenizer:
                                     for t in expand_tokens(prompt.extra_tokens)])
         self.backend = backend
         self.added = frozenset(backend.get_added_tokens_decoder())
-        self.vocab_size = backend.get_vocab_size()
+        self.vocab_size = _next_id(backend.get_vocab(True))
         if self.vocab_size > config.vocab_size:
             raise CheckpointError(f'the tokenizer has {self.vocab_size} tokens, config.json '
                                   f'allows {config.vocab_size}')

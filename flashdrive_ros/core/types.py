@@ -38,7 +38,11 @@ class InputError(ValueError):
 
 @dataclass(frozen=True)
 class CameraFrame:
-    """One image: RGB uint8 [H, W, 3] and the time it was taken (ns)."""
+    """
+    One image: RGB uint8 [H, W, 3] and the time it was taken (ns).
+
+    A tensor will do as well, on the engine's device best of all.
+    """
 
     image: np.ndarray
     stamp_ns: int
@@ -46,7 +50,8 @@ class CameraFrame:
     def __post_init__(self):
         """Refuse anything that is not an RGB uint8 image of a usable shape."""
         shape, dtype = np.shape(self.image), getattr(self.image, 'dtype', None)
-        if len(shape) != 3 or shape[2] != 3 or 0 in shape or dtype != np.uint8:
+        if len(shape) != 3 or shape[2] != 3 or 0 in shape or str(dtype) not in (
+                'uint8', 'torch.uint8'):
             raise InputError(
                 f'a camera frame must be uint8 [H, W, 3] RGB, got {dtype} {list(shape)}')
         if max(shape[:2]) > MAX_ASPECT * min(shape[:2]):

@@ -1,0 +1,1 @@
+"""`flashdrive bench`: stage times of a model beside the released pipeline and the floors."""
