@@ -253,9 +253,9 @@ def test_trajectories_are_drafted_whole_or_not_at_all(monkeypatch):
     ids = encode(grammar.write('trajectory_2d', PATH) + '<|answer_end|>')
     draft = Writer.draft
 
-    def broken(self, block, text=False):
-        logits = draft(self, block, text)
-        if not text:
+    def broken(self, block, schema=None):
+        logits = draft(self, block, schema)
+        if schema is not None:
             logits[9] = torch.nan
         return logits
     monkeypatch.setattr(Writer, 'draft', broken)

@@ -66,7 +66,7 @@ class StandIn(nn.Module):
     def fuse(self, taps):
         return torch.tanh(torch.cat(list(taps), -1) @ self.fc)
 
-    def block(self, anchors, length):
+    def block(self, anchors, length, kinds=None):
         return torch.cat((anchors[:, None], self.mask.expand(len(anchors), length - 1, -1)), 1)
 
     def forward(self, x, context, positions, mask=None):
