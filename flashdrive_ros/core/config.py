@@ -313,6 +313,9 @@ class EngineConfig:
     greedy               take the likeliest token; else temperature and top_p
     drafting             'auto': reasoning is drafted while that pays, where the model has a
                          drafter; 'on': always; 'off': never.  The tokens are the same
+    settle_reasoning     pass a finished text through the model once more, as a whole: plans then
+                         depend on its tokens alone and not, by rounding, on how many of them
+                         were computed at once
     nav_guidance_weight  classifier-free guidance on navigation text (Alpamayo 1.5);
                          1 is none, w mixes (1 - w) unguided + w guided velocity
     noise_temperature    factor on the initial noise of flow matching
@@ -344,6 +347,7 @@ class EngineConfig:
     temperature: float = 0.6
     top_p: float = 0.98
     drafting: str = 'auto'
+    settle_reasoning: bool = False
     nav_guidance_weight: float = 1.0
     noise_temperature: float = 1.0
     streaming: bool = True

@@ -27,7 +27,7 @@ from .ego import HISTORY_POSES, EgoHistory
 from .memory import FrameMemory
 from .model import Alpamayo
 from .prompt import PromptLayout, build_layout, question_ids
-from .reasoning import Reasoned, follow, generate, reason, reason_separately
+from .reasoning import Reasoned, follow, generate, reason, reason_separately, settle
 from .speculative import Draft
 from .stream import PromptStream
 from .streaming import Window, time_reason
@@ -265,6 +265,8 @@ class Engine:
                                                history_ids)
         with clock('reason'):
             reasoned = self._reason(stream, hidden[-1], taps)
+            if self.config.settle_reasoning:
+                reasoned = settle(stream, reasoned)
         with clock('act'):
             trajectories = self._act(stream, unguided, reasoned, ego)
         with clock('draw'):

@@ -142,6 +142,19 @@ def follow(stream: PromptStream, reasoned: Reasoned) -> Reasoned:
     return Reasoned(reasoned.texts, ends, ends, tails)
 
 
+def settle(stream: PromptStream, reasoned: Reasoned) -> Reasoned:
+    """
+    Compute the keys of reasonings again, all tokens of each in one pass.
+
+    A matrix product rounds otherwise for one token than for a block of them; what is computed
+    in one shape depends on the tokens alone.
+    """
+    stream.truncate(stream.layout.size)
+    again = follow(stream, reasoned)
+    stream.truncate(reasoned.visible[0] if again.tails is None else stream.layout.size)
+    return replace(reasoned, tails=again.tails)
+
+
 def written(tokenizer: Tokenizer, ids: list[int], stop: str) -> Reasoning:
     """Reasoning of generated `ids`, which ended as `stop` says."""
     text = without_markers(between(tokenizer.decode(ids), 'cot'))

@@ -81,6 +81,7 @@ ENGINE = (
     _engine('top_p', 'float', 'probability mass kept when sampling the reasoning', 1e-3, 1.0),
     _engine('drafting', 'string', 'several reasoning tokens per pass: auto while that pays',
             choices=('auto', 'on', 'off')),
+    _engine('settle_reasoning', 'bool', 'plans are the same to the bit, drafted or not'),
     _engine('max_new_tokens', 'int', 'most reasoning tokens of a plan', 1, 1024),
     _engine('nav_guidance_weight', 'float', 'guidance on the navigation text; 1 is none',
             0.0, 10.0),
