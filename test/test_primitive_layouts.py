@@ -165,7 +165,8 @@ def test_boxes_keep_what_stands_before_the_first_doubt():
         assert taken == slot and symbols.tolist() == [100, 200, 300, 400]
         assert schema.accept(doubtful, Confidence(sure=0.5))[2] == 4
         assert schema.accept(doubtful, Confidence(spread=1000))[2] == 4
-    flat = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0))  # knows nothing, whatever its likeliest tokens are
+    # knows nothing, whatever its likeliest tokens are
+    flat = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0))
     flat[:, schema.choices[[1, 2, 3, 4]]] = torch.diag(torch.full((4,), 2.0)).repeat(2, 1)[:5]
     assert schema.accept(flat, None)[2] == 4 and schema.accept(flat, check)[2] == 0
     absent = torch.zeros_like(logits)
