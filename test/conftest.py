@@ -10,7 +10,11 @@ import random
 import tempfile
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile('untimed', deadline=None)
+hypothesis.settings.load_profile('untimed')
 
 DOMAINS = range(20, 100)  # above 101 the ports collide with those of outgoing connections
 OVER_DDS = {'test_drive_inputs.py', 'test_drive_node.py', 'test_drive_process.py',

@@ -9,8 +9,9 @@ tables and charts go to OUT.
     flashdrive eval open-loop --expert-tuned DIR --vlm-tuned DIR --device cuda --workers 16
     flashdrive eval closed-loop --seeds 200 --device cuda --workers 14 --limit 480
     flashdrive eval closed-loop --set noise_temperature=0.6 --set velocity_reuse=[4,5,6]
-    flashdrive eval reasoning --seeds 250 --windows 8
-    flashdrive eval primitives --seeds 50 --windows 8
+    flashdrive eval reasoning --seeds 250
+    flashdrive eval primitives --seeds 25
+    flashdrive eval drafting --seeds 20
     flashdrive eval film --out docs/driving.gif
 """
 from __future__ import annotations
@@ -61,6 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _drafted(kinds.add_parser(
         'primitives', help='boxes and trajectories in every mode of decoding: errors, passes, '
         'time'), seeds=50, first=20_000)
+    drafting = kinds.add_parser(
+        'drafting', help='closed loop plain and drafted: the same tokens, plans and paths')
+    _common(drafting, seeds=20, first=30_000)
+    drafting.add_argument('--seconds', type=float, default=20.0, help='length of an episode '
+                          '(default: %(default)s)')
+    drafting.set_defaults(lanes=0, servers=0)
     film = kinds.add_parser('film', help='four scenarios as one small animated picture')
     add = film.add_argument
     add('--model', default='small', help='checkpoint (default: %(default)s)')
@@ -106,8 +113,8 @@ def _shared_engines(parser) -> None:
 
 def _drafted(parser, seeds: int, first: int) -> None:
     """Options of what times single windows: an engine of its own in every process."""
-    _common(parser, seeds, first, workers=1)
-    parser.add_argument('--windows', type=int, default=8, help='windows of an episode, spread '
+    _common(parser, seeds, first)
+    parser.add_argument('--windows', type=int, default=4, help='windows of an episode, spread '
                         'over it (default: %(default)s)')
     parser.add_argument('--seconds', type=float, default=40.0, help='length of an episode '
                         '(default: %(default)s)')
@@ -121,7 +128,8 @@ def run(args: argparse.Namespace) -> int:
     from ..errors import UserError
     try:
         return {'open-loop': _open_loop, 'closed-loop': _closed_loop, 'film': _film,
-                'reasoning': _reasoning, 'primitives': _primitives}[args.what](args)
+                'reasoning': _reasoning, 'primitives': _primitives,
+                'drafting': _drafting}[args.what](args)
     except (CheckpointError, InputError) as error:
         raise UserError(str(error)) from error
 
@@ -174,6 +182,15 @@ def _primitives(args) -> int:
         seconds=args.seconds, engine_seed=args.engine_seed,
         settings=engine_settings(args.set, 'primitives', 'primitive_decoding'))
     return _measure(args, 'primitives', config, drawn_primitives, drawn_primitives_results)
+
+
+def _drafting(args) -> int:
+    from ..evaluation import drafted_driving
+    from ..evaluation.drafters import companion
+    config = drafted_driving.DraftedDriving(
+        {'target': args.model, 'drafter': companion(args.model)}, args.seconds, args.engine_seed,
+        engine_settings(args.set, 'drafting', 'settle_reasoning'))
+    return _measure(args, 'drafting', config, drafted_driving, drafted_driving)
 
 
 def _only(models: dict, names: list[str], what: str) -> dict:
