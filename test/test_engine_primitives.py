@@ -133,6 +133,30 @@ def test_a_trajectory_comes_in_pixels_and_in_metres(scripted):
     assert (drawn.draft_passes, drawn.target_passes, drawn.decode_path) == (1, 1, 'direct')
 
 
+def test_both_arms_come_in_the_image_and_in_the_frame_of_their_camera(scripted):
+    model, answer = scripted
+    request, rng = 'dual_arm:1:10', np.random.default_rng(0)
+    arms = [np.concatenate((rng.uniform(0, 1, (10, 2)), rng.uniform(0, 4, (10, 3))), 1)
+            for _ in range(2)]
+    arms[1][4, :2] = np.nan
+    engine = engine_of(StandIn(32, knows=True), model, primitives=[request],
+                       max_primitive_tokens=140)
+    drive(engine, [1])
+    answer(request, grammar.write('dual_arm', np.concatenate(arms, 1)) + '<|answer_end|>', engine)
+    plan, = drive(engine, [2])
+    assert [(p.type, p.label, p.units, p.camera_id, len(p.token_ids)) for p in plan.primitives
+            ] == [(f'trajectory_{d}', side, unit, 1, size) for side in ('left', 'right')
+                  for d, unit, size in (('2d', 'pixel', 22), ('3d', 'metre', 32))]
+    for p, true in zip(plan.primitives, [a[:, c] for a in arms
+                                         for c in (slice(0, 2), slice(2, 5))]):
+        if p.units == 'pixel':
+            true = true * [WIDTH, HEIGHT] - 0.5
+        np.testing.assert_allclose(p.values, true, atol=0.00501 if p.units == 'metre' else 0.1)
+    drawn, = engine.drawing.answers[0].primitives
+    assert (drawn.draft_passes, drawn.target_passes, drawn.decode_path) == (1, 1, 'direct')
+    assert len(drawn.block.token_ids) == 108  # two arms of 5 N + 4
+
+
 def test_others_keep_their_label_and_unseen_places(scripted):
     model, answer = scripted
     engine = engine_of(None, model, primitives=['motion:6'], max_primitive_tokens=60)

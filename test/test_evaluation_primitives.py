@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.answers import read
 from support.tiny_checkpoint import tiny_checkpoint
 
 from flashdrive_ros.cli import main
 from flashdrive_ros.core import checkpoint
 from flashdrive_ros.core.drafter import Drafter, DrafterConfig, save
-from flashdrive_ros.core.primitives import grammar
 from flashdrive_ros.core.primitives.requests import PrimitiveRequest
 from flashdrive_ros.errors import UserError
 from flashdrive_ros.evaluation import (
@@ -155,7 +155,7 @@ def test_windows_lie_apart_and_repeat_exactly(window):
 @pytest.mark.parametrize('text', drawn_primitives.REQUESTS)
 def test_the_truth_has_no_error(window, text):
     request = PrimitiveRequest.parse(text)
-    truth = grammar.read(ask(request, window.facts).answer)
+    truth = read(ask(request, window.facts).answer)
     told = drawn_primitives.scores(request, truth, truth)
     if request.kind == 'boxes':
         assert told['f1'] == 1 and told['predicted'] == told['true']

@@ -3,7 +3,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashdrive_ros.core.primitives.requests import FIELDS, MOTIONS, PATHS, PrimitiveRequest
+from flashdrive_ros.core.primitives.requests import (
+    ARMS,
+    FIELDS,
+    MOTIONS,
+    PATHS,
+    PrimitiveRequest,
+)
 from flashdrive_ros.core.prompt import DISPLAY_NAMES
 
 METRES = 'in metres, x -10 to 250, y -65 to 65.'
@@ -20,6 +26,9 @@ METRES = 'in metres, x -10 to 250, y -65 to 65.'
      f'Path of the next 5.0 s, 20 points in the front camera, 0 to 1000, then {METRES}'),
     ('motion:6', PrimitiveRequest('motion', points=6),
      f'Motion of others in the next 3.0 s, 6 points {METRES}'),
+    ('dual_arm:1:10', PrimitiveRequest('dual_arm', 1, points=10),
+     'Paths of both arms in the next 1.3 s, 10 points in the front camera, 0 to 1000, '
+     'then in metres, x -5 to 5, y -5 to 5, z 0 to 10.'),
 ])
 def test_text_and_question_of_a_request(text, request_, question):
     assert PrimitiveRequest.parse(text) == request_
@@ -40,7 +49,7 @@ def requests(draw):
     return PrimitiveRequest(
         kind, draw(st.sampled_from(list(DISPLAY_NAMES))) if has('camera') else None,
         tuple(draw(words)) if has('classes') else (),
-        draw(st.sampled_from(list(MOTIONS if kind == 'motion' else PATHS)))
+        draw(st.sampled_from(list({'motion': MOTIONS, 'dual_arm': ARMS}.get(kind, PATHS))))
         if has('points') else 0)
 
 
@@ -69,6 +78,7 @@ def test_different_requests_are_different_questions(a, b):
     ('trajectory_3d:9', 'points must be one of 8, 20, 64, got 9'),
     ('trajectory_3d:-8', "points must be a number, got '-8'"),
     ('trajectory_3d:0', 'trajectory_3d needs points'),
+    ('dual_arm:10', 'expected the form dual_arm:CAMERA:POINTS'),
     ('motion:8', 'points must be one of 6, got 8'),
 ])
 def test_a_wrong_text_is_refused_with_its_wrong_part(text, part):

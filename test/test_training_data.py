@@ -11,7 +11,6 @@ from support.tiny_clips import CLIPS, EPISODE, tiny_maker
 
 from flashdrive_ros.core import unicycle
 from flashdrive_ros.core.primitives.coordinates import NONE
-from flashdrive_ros.core.primitives.grammar import parse
 from flashdrive_ros.core.unicycle import physical
 from flashdrive_ros.one_thread import THREADS, single_threaded_children
 from flashdrive_ros.training.causes import cause_named, sentences
@@ -78,7 +77,7 @@ def test_the_expert_s_future_survives_controls_within_a_centimetre():
 
 def test_what_is_said_and_answered_fits_the_window(clips):
     maker = tiny_maker()
-    tokenizer = maker.tokenizer
+    tokenizer, reader = maker.tokenizer, maker.reader
     for clip in clips:
         for w in range(len(clip['cause'])):
             for ids, length in zip(clip['reason_ids'][w], clip['reason_length'][w]):
@@ -87,9 +86,9 @@ def test_what_is_said_and_answered_fits_the_window(clips):
                 assert cause_named(reason) == CAUSES[clip['cause'][w]]
             for ids, length in zip(clip['answer_ids'][w], clip['answer_length'][w]):
                 answer = tokenizer.decode(ids[:length])
-                reading = parse(answer)
-                assert not reading.problems
-                assert reading.primitives or answer.removesuffix('<|answer_end|>') in (
+                found, problems = reader.read(ids[:length].tolist())
+                assert not problems
+                assert found or answer.removesuffix('<|answer_end|>') in (
                     *PLAIN_ANSWERS, NONE)
             assert len({bytes(ids) for ids in clip['question_ids'][w]}) > 1
             prompt = tokenizer.decode(clip['prompt_ids'][w][:clip['prompt_length'][w]])

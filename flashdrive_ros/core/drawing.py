@@ -96,12 +96,14 @@ def _primitives(drawn: Drawn, request: PrimitiveRequest, sizes) -> list[Primitiv
             if camera is None:  # nobody asked for an image
                 continue
             values = _pixels(part, values, sizes[camera])
+        elif request.kind == 'dual_arm':  # in the frame of its camera
+            camera = request.camera_id
         elif values.shape[1] == 2:  # on the ground
             values = np.pad(values, ((0, 0), (0, 1)))
             values[np.isnan(values[:, 0])] = np.nan
             chances = np.pad(chances, ((0, 0), (0, 1)), constant_values=1)
         label = ' '.join(filter(None, (
-            block.label or ('' if request.kind == 'motion' else 'ego'), part.label)))
+            block.label or ('ego' if request.kind.startswith('trajectory') else ''), part.label)))
         found.append(Primitive(part.type, label, values.astype(np.float32), units, camera,
                                chances.ravel(), drawn.decode_path, tokens))
     return found

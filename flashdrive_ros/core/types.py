@@ -116,8 +116,8 @@ class Primitive:
     One visual primitive (VFlash): a point, box or trajectory.
 
     `type` is 'point', 'box_2d', 'box_3d', 'trajectory_2d' or 'trajectory_3d'; `values` is
-    [n, d] in `units`, in the image of `camera_id` (pixels of the original image)
-    or, when that is None, in the ego frame at t0.  NaN marks values out of view.
+    [n, d] in `units`: pixels of the original image of `camera_id`, metres in its optical
+    frame, or in the ego frame at t0 when it is None.  NaN marks values out of view.
     """
 
     type: str

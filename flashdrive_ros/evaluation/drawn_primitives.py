@@ -15,9 +15,8 @@ import torch
 
 from ..core.drawing import Drawing
 from ..core.engine import Engine
-from ..core.primitives import grammar
 from ..core.primitives.flash import MODES, Answer
-from ..core.primitives.grammar import Written
+from ..core.primitives.reading import Block, Reader
 from ..core.primitives.requests import PrimitiveRequest
 from ..training.questions import AHEAD, LABELS, ask
 from . import held_out
@@ -66,7 +65,7 @@ class Artist:
     """Draws the same window in every mode, by the engine's own stage."""
 
     def __init__(self, config: DrawnPrimitives, engine: Engine):
-        self.config, self.engine = config, engine
+        self.config, self.engine, self.reader = config, engine, Reader(engine.tokenizer)
         engine.configure(**{
             'num_trajectories': 1, 'flow_steps': 1, 'velocity_reuse': (), 'max_new_tokens': 1,
             'streaming': False, 'drafting': 'off', 'greedy': True, 'seed': config.engine_seed,
@@ -89,11 +88,11 @@ class Artist:
         modes = (*modes[turn % len(modes):], *modes[:turn % len(modes)])
         stream = self.engine.streams['guided']
         sizes = {c: f.image.shape[:2] for c, f in window.frames.frames.items()}
-        decode = self.engine.tokenizer.decode
+        encode = self.engine.tokenizer.encode
         found: dict[str, dict] = {mode: {} for mode in self.config.modes}
         for text in self.config.requests:
             request = PrimitiveRequest.parse(text)
-            truth = grammar.read(ask(request, window.facts).answer)
+            truth, _ = self.reader.read(encode(ask(request, window.facts).answer))
             for mode in modes:
                 drawing = self.drawings[mode, text]
                 began = time.perf_counter()
@@ -102,7 +101,7 @@ class Artist:
                     torch.cuda.synchronize(stream.model.device)
                 ms = (time.perf_counter() - began) * 1e3
                 answer, = drawing.answers
-                written = grammar.read(decode(answer.token_ids))
+                written = [drawn.block for drawn in answer.primitives]
                 found[mode][text] = {'ms': ms, **counts(answer),
                                      'scores': scores(request, written, truth)}
         return found
@@ -124,8 +123,8 @@ def name_of(block) -> str:
     return f'{block.layout.type} {block.layout.parts[0].points}'
 
 
-def scores(request: PrimitiveRequest, written: Sequence[Written],
-           truth: Sequence[Written]) -> dict:
+def scores(request: PrimitiveRequest, written: Sequence[Block],
+           truth: Sequence[Block]) -> dict:
     """Compare an answer with the truth; what a request of this kind has."""
     if request.kind == 'boxes':
         return box_scores(_boxes(written), _boxes(truth))
@@ -134,11 +133,11 @@ def scores(request: PrimitiveRequest, written: Sequence[Written],
     return _path_scores(request, written, truth)
 
 
-def _boxes(found: Sequence[Written]) -> list[tuple[str, np.ndarray]]:
+def _boxes(found: Sequence[Block]) -> list[tuple[str, np.ndarray]]:
     return [(w.label, box) for w in found if w.type == 'box_2d' for box in w.values]
 
 
-def _labelled(found: Sequence[Written]) -> list[tuple[str, np.ndarray]]:
+def _labelled(found: Sequence[Block]) -> list[tuple[str, np.ndarray]]:
     return [(w.label, w.values) for w in found if w.type == 'trajectory_3d']
 
 

@@ -89,7 +89,8 @@ ENGINE = (
             0.0, 10.0),
     _engine('primitives', 'string[]',
             'what a plan is asked to draw: boxes:CAMERA:CLASS,..., trajectory_2d:CAMERA:POINTS, '
-            'trajectory_3d:POINTS, trajectory_2d_3d:CAMERA:POINTS, motion:POINTS'),
+            'trajectory_3d:POINTS, trajectory_2d_3d:CAMERA:POINTS, motion:POINTS, '
+            'dual_arm:CAMERA:POINTS'),
     _engine('primitives_every', 'int', 'only every that many-th plan is asked for primitives',
             1, 1000),
     _engine('primitive_decoding', 'string', 'how primitives are decoded; auto: what the drafter '

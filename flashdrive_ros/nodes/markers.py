@@ -113,7 +113,7 @@ def _reasoning(message: msg.DrivePlan) -> Marker:
 
 
 def _primitives(primitives: Iterable[types.Primitive]) -> Iterator[Marker]:
-    """Metric primitives in view; those in image coordinates have no place in the scene."""
+    """Primitives of the ego frame that are in view; those of a camera have no place there."""
     for p in primitives:
         rows = np.atleast_2d(np.asarray(p.values, dtype=np.float64))
         rows = rows[np.isfinite(rows).all(1)].tolist()
@@ -121,7 +121,7 @@ def _primitives(primitives: Iterable[types.Primitive]) -> Iterator[Marker]:
             for row in rows:
                 yield _box(row)
                 yield from _label(p.label, row[:3], row[5] / 2 + 0.5)
-        elif p.type == 'trajectory_3d' and rows:
+        elif p.type == 'trajectory_3d' and rows and p.camera_id is None:
             points = [Point(x=x, y=y, z=z) for x, y, z in rows]
             if p.label == OWN:
                 yield _line('drawn', 0, [Point(), *points], 0.2, _DRAWN)

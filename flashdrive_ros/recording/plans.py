@@ -13,7 +13,7 @@ STAGES = ('encode', 'prefill', 'reason', 'draw', 'act')
 @dataclass(frozen=True)
 class DrawnPrimitive:
     """
-    One visual primitive; `values` [n, dimension], `camera_id` -1 when metric.
+    One visual primitive; `values` [n, dimension], `camera_id` -1 in the ego frame.
 
     `decode_path` as in VisualPrimitive.msg.
     """

@@ -48,7 +48,7 @@ class BirdsEye:
     def paths(self, primitives: tuple[DrawnPrimitive, ...], motion: Motion):
         """Paths in metres that the model drew: its own and those of others."""
         for p in primitives:
-            if p.type == 'trajectory_3d':
+            if p.type == 'trajectory_3d' and p.camera_id < 0:
                 colour = draw.label_colour(p.label)
                 for run in finite_runs(p.values):
                     pixels = self.pixels(motion(run))

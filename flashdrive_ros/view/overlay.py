@@ -98,7 +98,7 @@ def draw_paths(image, view: CameraView, primitives: Iterable[DrawnPrimitive], mo
                thickness: int = 1):
     """Paths in metres that the model draws: its own and those of others."""
     for p in primitives:
-        if p.type == 'trajectory_3d':
+        if p.type == 'trajectory_3d' and p.camera_id < 0:
             colour = draw.label_colour(p.label)
             for run in finite_runs(p.values):
                 points = motion(run)

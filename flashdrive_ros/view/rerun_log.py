@@ -118,7 +118,8 @@ class RerunLog:
 
     def _paths(self, primitives: tuple[DrawnPrimitive, ...]):
         """Paths in metres that the model drew."""
-        runs = [(run, p.label) for p in primitives if p.type == 'trajectory_3d'
+        runs = [(run, p.label) for p in primitives
+                if p.type == 'trajectory_3d' and p.camera_id < 0
                 for run in finite_runs(p.values)]
         self.rr.log('vehicle/plan/drawn', self.rr.LineStrips3D(
             [run for run, _ in runs], colors=[draw.label_colour(label) for _, label in runs]))

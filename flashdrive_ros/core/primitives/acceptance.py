@@ -45,7 +45,7 @@ class Schema:
     """A layout with the ids of one tokenizer."""
 
     def __init__(self, layout: Layout, tokenizer: Tokenizer, device='cpu'):
-        self.layout = layout
+        self.layout, self.tokenizer = layout, tokenizer
         texts = expand_tokens([NUMBERS, NONE])
         self.ids = [tokenizer.id(t.strip('<|>')) for t in texts]
         """Ids of the symbols 0 to 1000 and, last, -1."""
@@ -92,6 +92,16 @@ class Schema:
         if self.first_violation(symbols) < len(symbols):
             return None
         return np.array(symbols), len(ids)
+
+    def problem(self, ids) -> str:
+        """Say why `read` finds no such block at the beginning of `ids`."""
+        for at, wanted in enumerate(self.template):
+            if at == len(ids):
+                return f'is cut short after {at} tokens'
+            if ids[at] != wanted and not (wanted < 0 and ids[at] in self.symbols):
+                wanted = 'a coordinate' if wanted < 0 else self.tokenizer.decode([wanted])
+                return f'has {self.tokenizer.decode([ids[at]])} as token {at}, expected {wanted}'
+        return 'has coordinates that are not legal together'
 
     def before(self, m: int) -> list[int]:
         """Ids of the markers between the coordinates m - 1 and m (0 to M), the first excluded."""

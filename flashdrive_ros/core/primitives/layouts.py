@@ -6,6 +6,7 @@ the type and the number of points, so it is known as soon as they are declared.
 """
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -214,13 +215,19 @@ def dual_arm(points: int, axes: tuple[Axis, ...] = ROBOT_AXES) -> Layout:
 DECLARED = {'trajectory_2d': trajectory_2d, 'trajectory_3d': trajectory_3d,
             'trajectory_2d_3d': trajectory_2d_3d, 'dual_arm': dual_arm}
 """Types that a tool call declares together with a number of points."""
+_CALL = re.compile(r'(\w+) ([1-9]\d{0,5})', re.ASCII)
 FIXED = {'point': point, 'box_2d': box}
 """Types of one size, which need no declaration."""
 
 
+def of(kind: str, points: int) -> Layout:
+    """Layout of a type; of one that is not declared the number of points is its own."""
+    return FIXED[kind]() if kind in FIXED else DECLARED[kind](points)
+
+
 def declared(call: str) -> Layout | None:
     """Layout that the text of a tool call declares, such as `trajectory_2d_3d 20`; else None."""
-    kind, _, count = call.strip().partition(' ')
-    if kind not in DECLARED or not count.isdecimal() or not 1 <= int(count) <= MAX_POINTS:
+    found = _CALL.fullmatch(call)
+    if found is None or found[1] not in DECLARED or int(found[2]) > MAX_POINTS:
         return None
-    return DECLARED[kind](int(count))
+    return DECLARED[found[1]](int(found[2]))

@@ -29,9 +29,19 @@ class Block:
     symbols: np.ndarray
 
     @property
+    def type(self) -> str:
+        """Type that a call declares, or that of a box or point."""
+        return self.layout.type
+
+    @property
     def is_absent(self) -> bool:
         """Say that its class was looked for and not found (boxes)."""
-        return self.layout.is_box and self.symbols[0] < 0
+        return self.layout.is_box and bool(self.symbols[0] < 0)
+
+    @property
+    def values(self) -> np.ndarray:
+        """Rows [n, d], those of the parts side by side; NaN out of view, none when absent."""
+        return np.concatenate(self.layout.read(self.symbols), 1)[self.is_absent:]
 
 
 class Reader:
@@ -62,35 +72,64 @@ class Reader:
         kind = self.kinds.get(ids[-1])
         if kind is None:
             return None
-        layout = FIXED[kind]() if kind in FIXED else self._declared(ids[:-1])
+        layout = FIXED[kind]() if kind in FIXED else self._called(ids[:-1])
         if layout is None or self.schema(layout).start != ids[-1]:
             return None
         return self.schema(layout)
 
-    def _declared(self, ids: Sequence[int]) -> Layout | None:
+    def _called(self, ids: Sequence[int]) -> Layout | None:
+        """Layout that the call at the end of `ids` declares."""
         if not ids or ids[-1] != self.call_end or self.call not in ids:
             return None
         first = len(ids) - 1 - ids[::-1].index(self.call)
         return declared(self.tokenizer.decode(ids[first + 1:-1]))
 
     def read(self, ids: Sequence[int]) -> tuple[tuple[Block, ...], tuple[str, ...]]:
-        """Return the well-formed primitives in order, and what was wrong with others."""
-        ids, blocks, problems = list(ids), [], []
-        label, labelled_from, i = '', None, 0
+        """
+        Return the well-formed primitives in order, and what was wrong with others.
+
+        Those are left out: a wrong or missing call, a block that is not the declared one or
+        not closed, half a point out of view, a box without area.  What follows a class that
+        is not closed has no label.
+        """
+        ids, blocks, problems, label, i = list(ids), [], [], '', 0
         while i < len(ids):
-            if ids[i] == self.label:
-                labelled_from = i + 1
-            elif ids[i] == self.label_end and labelled_from is not None:
-                label = self.tokenizer.decode(ids[labelled_from:i]).strip()
-            elif ids[i] in self.kinds:
-                schema = self.opened(ids[:i + 1])
-                found = schema and schema.read(ids[i:])
-                if found is not None:
-                    symbols, size = found
-                    blocks.append(Block(schema.layout, label, i, tuple(ids[i:i + size]), symbols))
-                    i += size
+            at, i = i, i + 1
+            if ids[at] == self.label:
+                i = self._end_of_text(ids, i)
+                name = self.tokenizer.decode(ids[at + 1:i])
+                label = name if ids[i:i + 1] == [self.label_end] else ''
+                if not label:
+                    problems.append(f'the class {name!r} is not closed')
+            elif ids[at] == self.call or ids[at] in self.kinds:
+                layout, i = self._announced(ids, at)
+                if layout is None:
+                    what = (self.tokenizer.decode(ids[at:i]) if ids[at] == self.call
+                            else f'{self.kinds[ids[at]]} without a call')
+                    problems.append(f'nothing begins at token {at}: {what}')
                     continue
-                problems.append(f'{self.kinds[ids[i]]} at token {i} ' + (
-                    'was not declared' if schema is None else 'is cut short or malformed'))
-            i += 1
+                schema = self.schema(layout)
+                found = schema.read(ids[i:])
+                if found is None:
+                    problems.append(f'{layout.type} at token {i} {schema.problem(ids[i:])}')
+                    i += ids[i:i + 1] == [schema.start]
+                    continue
+                symbols, size = found
+                blocks.append(Block(layout, label, i, tuple(ids[i:i + size]), symbols))
+                i += size
         return tuple(blocks), tuple(problems)
+
+    def _announced(self, ids: Sequence[int], at: int) -> tuple[Layout | None, int]:
+        """Layout that a call or a marker at `at` announces, and where its block is to begin."""
+        if ids[at] != self.call:
+            kind = self.kinds[ids[at]]
+            return (FIXED[kind](), at) if kind in FIXED else (None, at + 1)
+        end = self._end_of_text(ids, at + 1)
+        if ids[end:end + 1] != [self.call_end]:
+            return None, end
+        return declared(self.tokenizer.decode(ids[at + 1:end])), end + 1
+
+    def _end_of_text(self, ids: Sequence[int], at: int) -> int:
+        """Index of the first marker from `at` on."""
+        markers = {self.call, self.call_end, self.label, self.label_end, *self.kinds}
+        return next((i for i in range(at, len(ids)) if ids[i] in markers), len(ids))

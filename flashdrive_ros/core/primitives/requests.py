@@ -6,6 +6,7 @@ What can be asked of a window, as data, as text of a configuration and as a ques
     trajectory_3d:20            in metres, 20 points over 5 s
     trajectory_2d_3d:1:64       both, 64 points over 6.4 s
     motion:6                    of the nearest others, 6 points over 3 s
+    dual_arm:1:10               both arms of a robot, each in the image and in the camera's frame
 
 A question states the ranges of its coordinates (spec `vflash.md` section 1.2).
 """
@@ -17,19 +18,24 @@ from dataclasses import dataclass
 
 from ..prompt import DISPLAY_NAMES
 from .coordinates import BINS, FORWARD_M, LEFT_M
+from .layouts import ROBOT_M
 
 PATHS = {8: 4.0, 20: 5.0, 64: 6.4}
 """Points of the way ahead and the seconds that they span: NAVSIM, Waymo, Alpamayo."""
 MOTIONS = {6: 3.0}
 """Points of others' motion and the seconds that they span."""
+ARMS = {10: 1.3}
+"""Points of both arms' paths and the seconds that they span (spec section 4.2)."""
 FIELDS = {'boxes': ('camera', 'classes'), 'trajectory_2d': ('camera', 'points'),
           'trajectory_3d': ('points',), 'trajectory_2d_3d': ('camera', 'points'),
-          'motion': ('points',)}
+          'motion': ('points',), 'dual_arm': ('camera', 'points')}
 """Kind of a request -> what follows it, each after a colon."""
 
 _IMAGE = f'in the {{}}, 0 to {BINS}'
 _METRES = (f'in metres, x {FORWARD_M.low:.0f} to {FORWARD_M.high:.0f}, '
            f'y {LEFT_M.low:.0f} to {LEFT_M.high:.0f}')
+_CAMERA_METRES = 'in metres, ' + ', '.join(
+    f'{name} {axis.low:.0f} to {axis.high:.0f}' for name, axis in ROBOT_M.items())
 _CLASS = re.compile(r'[A-Za-z][A-Za-z0-9_ -]*')
 
 
@@ -71,7 +77,7 @@ class PrimitiveRequest:
 
     @property
     def _spans(self) -> dict[int, float]:
-        return MOTIONS if self.kind == 'motion' else PATHS
+        return {'motion': MOTIONS, 'dual_arm': ARMS}.get(self.kind, PATHS)
 
     @property
     def seconds(self) -> float:
@@ -107,7 +113,9 @@ class PrimitiveRequest:
             return f'Boxes {image}: {", ".join(self.classes)}.'
         what, where = {'trajectory_2d': ('Path of', image), 'trajectory_3d': ('Path of', _METRES),
                        'trajectory_2d_3d': ('Path of', f'{image}, then {_METRES}'),
-                       'motion': ('Motion of others in', _METRES)}[self.kind]
+                       'motion': ('Motion of others in', _METRES),
+                       'dual_arm': ('Paths of both arms in',
+                                    f'{image}, then {_CAMERA_METRES}')}[self.kind]
         return f'{what} the next {self.seconds} s, {self.points} points {where}.'
 
 
