@@ -28,6 +28,7 @@ from ..core.sampling import choose, draw_uniforms, next_logits
 from ..core.trajectories import draw_noise
 from ..core.trajectory_tokens import history_token_ids
 from ..core.types import DrivePlan, InputError, WindowState
+from ..training.decoding import RowTails
 from ..training.forward import (
     Forward,
     Geometry,
@@ -37,7 +38,7 @@ from ..training.forward import (
     slid,
     velocity,
 )
-from .batched_attention import ActionAttention, Tail
+from .batched_attention import ActionAttention
 from .flow import drive_all, explore
 from .planners import Planned, PlanRequest
 
@@ -94,10 +95,11 @@ class BatchedEngine:
             seen += self._streams(requests[rows], streams[rows], geometry)
             windows.append(self._window(extent, seen[rows], geometry, ids[rows]))
         k, v = (_joined([getattr(w.keys, name) for w in windows]) for name in 'kv')
-        tail = Tail(self.model, geometry, k, v, ids.shape[1], config.max_new_tokens)
+        tail = RowTails(geometry, k, v, torch.full((len(ids),), ids.shape[1], device=ids.device),
+                        config.max_new_tokens)
         hidden = torch.cat([w.hidden[:, -1] for w in windows])
         texts, stops = self._reason(tail, hidden, config, generators)
-        attend = ActionAttention(tail, texts, stops, config.num_trajectories)
+        attend = ActionAttention(self.model, tail, texts, stops, config.num_trajectories)
 
         def field(x, t):
             rows = x.view(len(requests), config.num_trajectories, *x.shape[-2:])
@@ -182,7 +184,7 @@ class BatchedEngine:
             request.ego.xyz, self.model.config.prompt, request.ego.rot)
         return ids[layout.suffix:]
 
-    def _reason(self, tail: Tail, hidden: Tensor, config: EngineConfig,
+    def _reason(self, tail: RowTails, hidden: Tensor, config: EngineConfig,
                 generators) -> tuple[list[list[int]], list[str]]:
         """Tokens of every row and why it stopped, as `core.reasoning.generate` has them."""
         model = self.model
@@ -201,8 +203,9 @@ class BatchedEngine:
                     ids[b].append(token)
                     at_limit = 'length' if len(ids[b]) == config.max_new_tokens else ''
                     stops[b] = ends.get(token, at_limit)
+            tail.begin()
             hidden = model.language_model(model.embed_tokens(tokens)[:, None], tail)[:, 0]
-            tail.length += 1
+            tail.slot += 1
         return ids, stops
 
     def _state(self, geometry: Geometry, extent: tuple[bool, bool], suffix: int) -> WindowState:

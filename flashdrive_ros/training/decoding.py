@@ -22,22 +22,31 @@ ASK_EVERY = 8
 
 
 class RowTails:
-    """Keys and values of windows and the texts behind them, one token a row at a time."""
+    """
+    Keys and values of B windows and the texts behind them, one token a row at a time.
 
-    def __init__(self, geometry: Geometry, keys: Keys, length: Tensor, room: int):
-        self.k, self.v = ([F.pad(t, (0, 0, 0, room)) for t in kind] for kind in (keys.k, keys.v))
+    `k` and `v` [B, kv, n, d] by layer hold the windows and what is behind them already, of
+    which `length` [B] tokens count; `room` more may come.  `slot` [B] is the one that the next
+    token of each row takes, `end` the slot after the last of all rows.
+    """
+
+    def __init__(self, geometry: Geometry, k: Sequence[Tensor], v: Sequence[Tensor],
+                 length: Tensor, room: int):
+        self.geometry = geometry
+        self.size = self.end = k[0].shape[2]
+        self.k, self.v = ([F.pad(t, (0, 0, 0, room)) for t in kind] for kind in (k, v))
         device = length.device
         self.slot = geometry.slots + length
-        """Slot [B] that the next token of each row takes."""
-        self.end = self.k[0].shape[2]
-        self.rows, self.columns = (torch.arange(n, device=device) for n in (len(length), self.end))
+        self.rows, self.columns = (torch.arange(n, device=device)
+                                   for n in (len(length), self.size + room))
         position = geometry.start + self.columns - geometry.slots
         self.tables = decoder_rotary(position.expand(3, -1), geometry.text)
 
     def begin(self) -> None:
-        """Prepare for one more token."""
+        """Prepare for one more token of every row."""
+        self.end += 1
         self.cos, self.sin = (t[self.slot][:, None, None] for t in self.tables)
-        self.mask = aligned(self.columns <= self.slot[:, None])[:, None, None]
+        self.mask = aligned(self.columns[:self.end] <= self.slot[:, None])[:, None, None]
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend; shapes as in `decoder.Attend` with one token a row."""
@@ -49,7 +58,8 @@ class RowTails:
             self.mask = as_type(self.mask, keys.dtype)
         # heads of a group are like queries: no key is repeated
         grouped = q.view(len(q), keys.shape[1], -1, q.shape[-1])
-        return attention(grouped, keys, values, self.mask).view(q.shape)
+        return attention(grouped, keys[:, :, :self.end], values[:, :, :self.end],
+                         self.mask).view(q.shape)
 
 
 @torch.no_grad()
@@ -63,7 +73,7 @@ def decode(model: Alpamayo, geometry: Geometry, keys: Keys, prompt_ids: Tensor,
     (0 behind the end) and their number [B].
     """
     behind = forward(model, geometry, None, (prompt_ids,), keys)
-    tails = RowTails(geometry, behind.keys, prompt_length.long(), room)
+    tails = RowTails(geometry, behind.keys.k, behind.keys.v, prompt_length.long(), room)
     hidden = behind.hidden[tails.rows, prompt_length - 1]
     ids = prompt_ids.new_zeros(len(prompt_ids), room)
     count = torch.zeros_like(tails.slot)
