@@ -31,7 +31,7 @@ from flashdrive_ros.training.questions import LAYOUTS
 from flashdrive_ros.training.store import ClipStore
 
 pytestmark = pytest.mark.usefixtures('one_thread')
-ROOMS = Rooms(96, 64, 24, 128)
+ROOMS = Rooms(96, 64, 24, 128, 40)
 
 
 class Rig:
@@ -208,7 +208,7 @@ def test_own_texts_are_those_of_the_engine(rig):
                 (PLAN, rig.batch.prompt_ids, rig.batch.prompt_length, ROOMS.reason,
                  rig.target.reason_end, rig.target.plain),
                 (SAID, rig.asked.question_ids[:, 0], rig.asked.question_length[:, 0],
-                 ROOMS.answer, rig.target.answer_end, rig.target.anything)):
+                 ROOMS.own, rig.target.answer_end, rig.target.anything)):
             stream = engine_stream(rig, w, 200)
             hidden = stream.extend(prompt[w, :length[w]].long())
             row = Generation({last: 'end'}, room)

@@ -40,6 +40,8 @@ class DrafterSettings(RunSettings):
     text_tokens: int = setting(192, 'tokens of the blocks of text of a window; 0: none')
     primitive_tokens: int = setting(256, 'room for its primitives; 0: none')
     answer_share: float = setting(0.4, 'share of the blocks of text that are in answers')
+    own_answer: int = setting(48, "most tokens of the model's own answers: what comes later looks "
+                                  'alike to blocks that see the last few tokens')
     text_weight: float = setting(1.0, 'weight of text')
     primitive_weight: float = setting(1.0, 'weight of primitives')
     near_share: float = setting(0.5, 'share of the label of a coordinate that lies around its bin')
@@ -57,7 +59,8 @@ class DrafterSettings(RunSettings):
                 'blocks': min(self.block_sizes) >= 2, 'questions': 1 <= self.questions <= 6,
                 'text_tokens': self.text_tokens == 0 or self.text_tokens >= max(self.block_sizes),
                 'primitive_tokens': self.primitive_tokens > 0 or self.text_tokens > 0,
-                'near_share': 0 <= self.near_share <= 1, 'near_bins': self.near_bins > 0,
+                'own_answer': self.own_answer > 0, 'near_share': 0 <= self.near_share <= 1,
+                'near_bins': self.near_bins > 0,
                 'attention': self.attention in ('auto', 'flex', 'plain')}
 
     @property

@@ -109,16 +109,21 @@ class DrafterTrainer(Trainer):
         batch, = self._lit([self.store.batch(clips, windows)], noise)
         pick = half_greedy(settings.batch, settings.temperature, settings.top_p, noise) \
             if settings.text_tokens else None
-        return self.target.study(batch, asked, self.rooms(), pick)
+        return self.target.study(batch, asked, self.rooms(settings.own_answer), pick)
 
-    def rooms(self) -> Rooms:
-        """Room for every text that was seen so far, and for reasons of any length."""
+    def rooms(self, own: int = 0) -> Rooms:
+        """
+        Room for every text that was seen so far, and for reasons of any length.
+
+        The model's own answers may have `own` tokens; 0: as many as any.
+        """
         def up(n):
             return -(-n // ROUND_UP) * ROUND_UP
         longest = self.longest
         most = self.fields['prompt_ids'].shape[-1], self.fields['question_ids'].shape[-1]
         return Rooms(min(up(longest['prompt']), most[0]), min(up(longest['question']), most[1]),
-                     self.fields['reason_ids'].shape[-1], up(longest['answer']))
+                     self.fields['reason_ids'].shape[-1], up(longest['answer']),
+                     own or up(longest['answer']))
 
     def _parts(self, material: Material, noise) -> Iterator[tuple[Blocks, Tensor, int]]:
         """Blocks of all windows, the windows of an update and the room for its blocks."""

@@ -33,12 +33,17 @@ PLAN, SAID = 0, 1
 
 @dataclass(frozen=True)
 class Rooms:
-    """Columns of prompts and questions, and the tokens that a reason and an answer may have."""
+    """
+    Columns of prompts and questions, and the tokens that a reason and an answer may have.
+
+    `own` is for answers of the target itself.
+    """
 
     prompt: int
     question: int
     reason: int
     answer: int
+    own: int
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ class Target:
                 (batch.prompt_ids, batch.prompt_length, rooms.prompt, rooms.reason,
                  self.reason_end, self.plain),
                 (asked.question_ids[:, 0], asked.question_length[:, 0], rooms.question,
-                 rooms.answer, self.answer_end, self.anything)):
+                 rooms.own, self.answer_end, self.anything)):
             said, count = decode(self.model, self.geometry, keys, ids[:, :columns], length, room,
                                  [last], allowed, pick)
             joined.append(join(ids, length, said, count, columns + room))
