@@ -1,4 +1,5 @@
 """Answers with primitives in one pass each: on a tiny network, scripted where it must be."""
+import re
 from functools import lru_cache
 
 import numpy as np
@@ -11,7 +12,7 @@ from support.tiny import image, tiny_config, tiny_model, tiny_tokenizer
 
 from flashdrive_ros.core import images
 from flashdrive_ros.core.config import EngineConfig
-from flashdrive_ros.core.primitives import grammar
+from flashdrive_ros.core.primitives import digits, grammar
 from flashdrive_ros.core.primitives.acceptance import Confidence
 from flashdrive_ros.core.primitives.flash import MODES, FlashDecoder, FlashSettings
 from flashdrive_ros.core.primitives.writer import Writer
@@ -260,6 +261,60 @@ def test_trajectories_are_drafted_whole_or_not_at_all(monkeypatch):
     drawn, = answer.primitives
     assert drawn.decode_path == 'fallback'
     assert (drawn.draft_passes, drawn.target_passes) == (1, 17)
+
+
+MILLIMETRES = RNG.integers(-9000, 99_000, (4, 3, 3))
+SEEN = np.array([[1, 1, 1], [1, 0, 1], [0, 0, 0], [1, 1, 0]], bool)
+FRAMES = {3 + t: digits.to_grid(mm, seen) for t, (mm, seen) in enumerate(zip(MILLIMETRES, SEEN))}
+TRACKS = ''.join(f';{digits.to_text(t, grid)}' for t, grid in FRAMES.items())
+
+
+@pytest.mark.parametrize('broken', [None, 4])
+@pytest.mark.parametrize('mode', MODES)
+def test_frames_of_digits_are_drafted_as_grids_and_written_as_text(monkeypatch, mode, broken):
+    ids = encode('All of it: ' + grammar.write_call('tracks', 3) + TRACKS + '<|answer_end|>')
+    draft, stamps = Writer.draft, []
+
+    def knowing(self, block, schema=None):
+        if schema is None:
+            return draft(self, block)
+        stamps.append(schema.stamp)
+        self.draft_passes += 1
+        logits = torch.zeros(block - 1, 2752)
+        for row, token in zip(logits, digits.tokens(FRAMES[schema.stamp])):
+            row[target()[1].encode(token)] = 20.0
+        if schema.stamp == broken:
+            logits[0, target()[1].id('mask')] = 30.0  # digits without a sign
+        return logits
+    monkeypatch.setattr(Writer, 'draft', knowing)
+    answer, stream, first = decode(ids, mode, stand_in(knows=True))
+    assert list(answer.token_ids) == ids and not answer.problems
+    check_cache(stream, ids[:stream.length - first], first)
+    grids = mode in ('direct', 'fallback')
+    assert stamps == ([4, 5, 6] if grids else [])  # the target tells the first stamp
+    for drawn, mm, seen, stamp in zip(answer.primitives, MILLIMETRES, SEEN, FRAMES, strict=True):
+        assert (drawn.block.type, len(drawn.confidences)) == ('tracks', 9)
+        true = np.where(seen[:, None], mm / 1000, np.nan)
+        np.testing.assert_allclose(drawn.block.values, true, atol=1e-9)
+        if grids and stamp > 3 and stamp != broken:
+            assert (drawn.decode_path, drawn.draft_passes, drawn.target_passes) == ('direct', 1, 1)
+        elif grids and stamp == broken:
+            assert drawn.decode_path == 'fallback' and drawn.target_passes > 1
+
+
+def test_what_is_no_frame_ends_the_tracks():
+    reader = FlashDecoder(*target()[:2], FlashSettings(mode='autoregressive')).reader
+    call = grammar.write_call('tracks', 2)
+    for text, count, problem in (
+            (f'{call};3.0 1 1 2 3;4.0 and so on', 2, None), (f'{call};3.0;4.0', 2, None),
+            (f'{call};3.0 2 1 1 1 1 1 1 1;4.0', 0, 'tracks at token .* is no frame: ;3.0 2 1 1'),
+            (f'{call};3.0 1 1 2', 0, 'is no frame'), (call, 0, None), ('a;3.0 1 1 2 3', 0, None)):
+        blocks, problems = reader.read(encode(text))
+        assert len(blocks) == count
+        assert bool(problems) == bool(problem) and (not problem or re.search(problem, problems[0]))
+    assert reader.opened(encode(f'{call};')) is None
+    opened = reader.opened(encode(f'{call};9.0 2 -1 -2 -3;'))
+    assert (opened.stamp, opened.layout.size) == (10, 37)
 
 
 def test_a_block_that_does_not_fit_is_not_begun():

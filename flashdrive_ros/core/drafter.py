@@ -154,8 +154,10 @@ class Drafter(nn.Module):
         """Embeddings [..., hidden] of masks in slots of `kinds` [...]; -1 for text."""
         if self.slot_embedding is None:
             return self.mask_embedding.expand(*kinds.shape, -1)
-        own = F.embedding(kinds.clamp(min=0), self.slot_embedding)
-        return self.mask_embedding + torch.where(kinds[..., None] < 0, 0, own)
+        last = len(self.slot_embedding) - 1
+        own = F.embedding(kinds.clamp(0, last), self.slot_embedding)
+        known = (kinds >= 0) & (kinds <= last)
+        return self.mask_embedding + torch.where(known[..., None], own, 0)
 
     def forward(self, x: Tensor, context: Tensor, positions: Tensor,
                 mask: Tensor | None = None, attend: Attention | None = None) -> Tensor:

@@ -88,7 +88,8 @@ def _primitives(drawn: Drawn, request: PrimitiveRequest, sizes) -> list[Primitiv
         return []
     for part, values in zip(block.layout.parts, block.layout.read(block.symbols)):
         chances = drawn.confidences[seen:seen + values.size].reshape(values.shape)
-        tokens = block.token_ids[at:at + values.size + 2]
+        alone = len(block.layout.parts) == 1
+        tokens = block.token_ids if alone else block.token_ids[at:at + values.size + 2]
         at, seen = at + values.size + 2, seen + values.size
         camera, units = None, 'metre'
         if part.in_image:
@@ -96,9 +97,9 @@ def _primitives(drawn: Drawn, request: PrimitiveRequest, sizes) -> list[Primitiv
             if camera is None:  # nobody asked for an image
                 continue
             values = _pixels(part, values, sizes[camera])
-        elif request.kind == 'dual_arm':  # in the frame of its camera
+        elif values.shape[1] == 3:  # in the frame of the camera
             camera = request.camera_id
-        elif values.shape[1] == 2:  # on the ground
+        else:  # on the ground
             values = np.pad(values, ((0, 0), (0, 1)))
             values[np.isnan(values[:, 0])] = np.nan
             chances = np.pad(chances, ((0, 0), (0, 1)), constant_values=1)

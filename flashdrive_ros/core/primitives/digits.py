@@ -1,19 +1,28 @@
 """
 Dense point motion as a grid of digits (spec `vflash.md` sections 1.3 and 4.6).
 
-One block holds the P query points of one future frame, three axes each, a coordinate
-in millimetres as a sign and five digits.  Unused high digits hold the mask token, and
-so does all of a point that is not visible.  The target writes the same as text:
-`t id x y z id x y z …`, ids from 1, invisible points left out.
+A call declares the number P of query points; each future frame then begins with the
+separator `;`.  A drafter's block holds one frame, three axes of each point, a coordinate in
+millimetres as a sign and five digits.  Unused high digits hold the mask token, and so
+does all of a point that is not visible.  The target writes the same as text,
+`t id x y z id x y z …`, ids from 1, invisible points left out:
+
+    <tool_call>tracks 2</tool_call>;3.0 1 -20 5 130 2 7 8 9;4.0 …
 """
 from __future__ import annotations
 
+import copy
 import re
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from ..tokenizer import Tokenizer
 from .coordinates import MASK
-from .layouts import Slot
+from .layouts import ROBOT_AXES, SLOT_KINDS, Layout, Part, Slot, call_of
 
 DIGITS = 5
 LIMIT_MM = 10 ** DIGITS - 1
@@ -21,13 +30,53 @@ EMPTY = -1
 """Symbol of a slot that holds the mask token; signs are 0 (+) and 1 (-)."""
 SIGNS = ('+', '-', MASK)
 FIGURES = (*'0123456789', MASK)
+SEPARATOR = ';'
+TYPE = 'tracks'
 
 
 def slots(points: int) -> tuple[Slot, ...]:
     """Slots of one frame: the target's separator, then 18 for each of the `points`."""
     grid = [Slot('digit' if d else 'sign', FIGURES if d else SIGNS, 0, p, axis)
             for p in range(points) for axis in range(3) for d in range(1 + DIGITS)]
-    return Slot('start', (';',)), *grid
+    return Slot('start', (SEPARATOR,)), *grid
+
+
+@dataclass(frozen=True)
+class Frame(Layout):
+    """A block of one future frame; symbols [18 P] are those of the grid."""
+
+    @cached_property
+    def slots(self) -> tuple[Slot, ...]:
+        """All slots of the block in order."""
+        return slots(self.parts[0].points)
+
+    @cached_property
+    def coordinates(self) -> np.ndarray:
+        """Indexes [18 P] of all slots but the first."""
+        return np.arange(1, self.size)
+
+    @cached_property
+    def kinds(self) -> np.ndarray:
+        """Kind [L] of each slot: a place of an axis, above the kinds of other layouts."""
+        places = np.arange(self.size - 1) % (3 * (1 + DIGITS))
+        return np.append(SLOT_KINDS - 2, SLOT_KINDS + places)
+
+    def read(self, bins) -> tuple[np.ndarray, ...]:
+        """Metres [P, 3] from symbols [18 P]; NaN where a point is not visible."""
+        values, visible = from_grid(np.asarray(bins).reshape(-1, 3, 1 + DIGITS))
+        return (np.where(visible[:, None], values / 1000, np.nan),)
+
+
+@lru_cache(maxsize=64)
+def frame(points: int) -> Frame:
+    """Return the block of a frame of so many points: 18 P + 1 tokens."""
+    return Frame(TYPE, (Part('point', points, ROBOT_AXES),))
+
+
+def declared(call: str) -> Frame | None:
+    """Layout of the frames that the text of a call declares, such as `tracks 8`; else None."""
+    kind, points = call_of(call)
+    return frame(points) if kind == TYPE else None
 
 
 def to_grid(millimetres, visible=None) -> np.ndarray:
@@ -115,3 +164,49 @@ def from_text(text: str, points: int) -> tuple[int, np.ndarray] | None:
     for i, row in zip(ids, values):
         millimetres[i - 1], visible[i - 1] = row, True
     return int(match[1]), to_grid(millimetres, visible)
+
+
+class FrameSchema:
+    """A frame's block in the ids of one tokenizer, and the target's text that it stands for."""
+
+    def __init__(self, layout: Frame, tokenizer: Tokenizer, device='cpu'):
+        self.layout, self.tokenizer, self.stamp = layout, tokenizer, 0
+        (self.start,), *ids = (tokenizer.encode(t) for t in (SEPARATOR, *SIGNS, *FIGURES))
+        signs, figures = ids[:len(SIGNS)], ids[len(SIGNS):]
+        self.text = {i for piece in ('.', ' ', ' -', '-', *FIGURES[:-1])
+                     for i in tokenizer.encode(piece)}
+        """Ids that the target's text of a frame is made of."""
+        self.choices = [torch.tensor(i, device=device).squeeze(1) for i in (signs, figures)]
+        self.kinds = torch.from_numpy(layout.kinds).to(device)
+
+    def at(self, stamp: int) -> FrameSchema:
+        """Return the same for the frame with this stamp."""
+        other = copy.copy(self)
+        other.stamp = stamp
+        return other
+
+    def accept(self, logits: Tensor) -> tuple[np.ndarray, float] | None:
+        """
+        Likeliest symbols [18 P] of a draft and the least of their probabilities.
+
+        `logits` [18 P, vocabulary].  None when they break the form: a frame is taken whole or
+        not at all.
+        """
+        chances = logits.float().softmax(-1).unflatten(0, (-1, 1 + DIGITS))
+        best = [part[..., ids].max(-1) for part, ids in zip(
+            (chances[:, :1], chances[:, 1:]), self.choices)]
+        grid = torch.cat([found.indices.where(found.indices < len(ids) - 1, EMPTY)
+                          for found, ids in zip(best, self.choices)], 1).cpu().numpy()
+        if not logits.isfinite().all() or not valid(grid.reshape(-1, 3, 1 + DIGITS)):
+            return None
+        return grid.ravel(), float(torch.cat([found.values for found in best], 1).min())
+
+    def token_ids(self, symbols) -> list[int]:
+        """Ids of the target's text of a frame, separator included."""
+        grid = np.asarray(symbols).reshape(-1, 3, 1 + DIGITS)
+        return self.tokenizer.encode(SEPARATOR + to_text(self.stamp, grid))
+
+    def read(self, ids) -> tuple[int, np.ndarray] | None:
+        """Return stamp and symbols [18 P] of the text `ids`, separator included."""
+        found = from_text(self.tokenizer.decode(ids[1:]), self.layout.parts[0].points)
+        return found and (found[0], found[1].ravel())

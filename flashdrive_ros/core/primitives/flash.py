@@ -18,6 +18,7 @@ from ..config import EngineConfig
 from ..sampling import choose, draw_uniforms
 from ..tokenizer import Tokenizer
 from .acceptance import Confidence, Schema
+from .digits import Frame, FrameSchema
 from .reading import Block, Reader
 from .writer import Writer
 
@@ -122,15 +123,18 @@ class FlashDecoder:
                 break
             schema = self.reader.opened(writer.ids) if in_blocks else None
             if schema is not None:
-                if len(writer.ids) + len(schema.template) - 1 > limit:
+                start, room = len(writer.ids) - 1, limit - len(writer.ids)
+                if isinstance(schema, FrameSchema):
+                    paths[start] = self._frame(writer, schema, room)
+                elif schema.layout.size - 1 > room:
                     break
-                start = len(writer.ids) - 1
-                paths[start] = self._block(writer, schema)
+                else:
+                    paths[start] = self._block(writer, schema)
         writer.rewind(len(writer.ids))
         blocks, problems = self.reader.read(writer.ids)
         default = 'verified' if settings.mode == 'verified' else 'autoregressive'
         return Answer(tuple(writer.ids), tuple(
-            _drawn(b, writer, self.reader.schema(b.layout), paths.get(b.start, default))
+            _drawn(b, writer, paths.get(b.start, default))
             for b in blocks), stop, problems, writer.draft_passes, writer.target_passes)
 
     def _block(self, writer: Writer, schema: Schema) -> str:
@@ -160,8 +164,31 @@ class FlashDecoder:
         return path
 
 
-def _drawn(block: Block, writer: Writer, schema: Schema, path: str) -> Drawn:
-    places = [1] if block.is_absent else schema.layout.coordinates
+    def _frame(self, writer: Writer, schema: FrameSchema, room: int) -> str:
+        """
+        Write the frame of digits that the last token opened; returns how.
+
+        One that is not well-formed, or has no room, is left to the target's text.
+        """
+        if self.drafter is None:
+            return 'autoregressive'
+        writer.rewind(len(writer.ids) - 1)
+        found = schema.accept(writer.draft(schema.layout.size, schema))
+        if found is None:
+            return 'fallback'
+        ids = schema.token_ids(found[0])[1:]
+        if len(ids) > room:
+            return 'fallback'
+        writer.push(ids, [found[1]] * len(ids))
+        writer.look()
+        return 'direct'
+
+
+def _drawn(block: Block, writer: Writer, path: str) -> Drawn:
+    if isinstance(block.layout, Frame):  # as many as it has values
+        places = [1] * block.values.size
+    else:
+        places = [1] if block.is_absent else block.layout.coordinates
     chances = np.array([writer.chances[block.start + p] for p in places], np.float32)
     passes = [*writer.passes, (writer.draft_passes, writer.target_passes)]
     first, after = passes[block.start], passes[block.start + len(block.token_ids)]

@@ -225,9 +225,15 @@ def of(kind: str, points: int) -> Layout:
     return FIXED[kind]() if kind in FIXED else DECLARED[kind](points)
 
 
+def call_of(text: str) -> tuple[str, int]:
+    """Type and number of points that the text of a tool call declares; '' when it is none."""
+    found = _CALL.fullmatch(text)
+    if found is None or int(found[2]) > MAX_POINTS:
+        return '', 0
+    return found[1], int(found[2])
+
+
 def declared(call: str) -> Layout | None:
     """Layout that the text of a tool call declares, such as `trajectory_2d_3d 20`; else None."""
-    found = _CALL.fullmatch(call)
-    if found is None or found[1] not in DECLARED or int(found[2]) > MAX_POINTS:
-        return None
-    return DECLARED[found[1]](int(found[2]))
+    kind, points = call_of(call)
+    return DECLARED[kind](points) if kind in DECLARED else None

@@ -8,9 +8,11 @@ import numpy as np
 import torch
 
 from ..tokenizer import Tokenizer
+from . import digits, layouts
 from .acceptance import Schema
 from .coordinates import MARKERS
-from .layouts import FIXED, Layout, declared
+from .digits import Frame, FrameSchema
+from .layouts import FIXED, Layout
 
 
 @dataclass(frozen=True)
@@ -54,22 +56,27 @@ class Reader:
         self.call_end, = tokenizer.encode('</tool_call>')
         self.label, self.label_end = (tokenizer.id(f'object_ref_{end}') for end in
                                       ('start', 'end'))
-        self.schemas: dict[Layout, Schema] = {}
+        self.separator = tokenizer.encode(digits.SEPARATOR)[-1]
+        self.schemas: dict[Layout, Schema | FrameSchema] = {}
 
-    def schema(self, layout: Layout) -> Schema:
+    def schema(self, layout: Layout) -> Schema | FrameSchema:
         """Return the layout in this tokenizer's ids."""
         if layout not in self.schemas:
-            self.schemas[layout] = Schema(layout, self.tokenizer, self.device)
+            kind = FrameSchema if isinstance(layout, Frame) else Schema
+            self.schemas[layout] = kind(layout, self.tokenizer, self.device)
         return self.schemas[layout]
 
-    def opened(self, ids: Sequence[int]) -> Schema | None:
+    def opened(self, ids: Sequence[int]) -> Schema | FrameSchema | None:
         """
         Schema of the block that the last of `ids` opens; None when it opens none.
 
         Boxes and points have one size; any other needs a call right before it that declares
-        its type and length.
+        its type and length.  Frames of digits follow their call one after the other, and the
+        first one tells the stamp that the others count on from.
         """
         kind = self.kinds.get(ids[-1])
+        if ids[-1] == self.separator:
+            return self._next_frame(ids[:-1])
         if kind is None:
             return None
         layout = FIXED[kind]() if kind in FIXED else self._called(ids[:-1])
@@ -82,7 +89,24 @@ class Reader:
         if not ids or ids[-1] != self.call_end or self.call not in ids:
             return None
         first = len(ids) - 1 - ids[::-1].index(self.call)
-        return declared(self.tokenizer.decode(ids[first + 1:-1]))
+        return self._declared(ids[first + 1:-1])
+
+    def _declared(self, ids: Sequence[int]) -> Layout | None:
+        call = self.tokenizer.decode(ids)
+        return layouts.declared(call) or digits.declared(call)
+
+    def _next_frame(self, ids: Sequence[int]) -> FrameSchema | None:
+        """Schema of the frame after the one that `ids` end with; None when they do not."""
+        ids = list(ids)
+        if self.call_end not in ids:
+            return None
+        end = len(ids) - ids[::-1].index(self.call_end)
+        layout, last = self._called(ids[:end]), ids[end:]
+        if not isinstance(layout, Frame) or self.separator not in last:
+            return None
+        schema = self.schema(layout)
+        found = schema.read(last[-1 - last[::-1].index(self.separator):])
+        return found and schema.at(found[0] + 1)
 
     def read(self, ids: Sequence[int]) -> tuple[tuple[Block, ...], tuple[str, ...]]:
         """
@@ -109,6 +133,9 @@ class Reader:
                     problems.append(f'nothing begins at token {at}: {what}')
                     continue
                 schema = self.schema(layout)
+                if isinstance(schema, FrameSchema):
+                    i = self._read_frames(ids, i, schema, label, blocks, problems)
+                    continue
                 found = schema.read(ids[i:])
                 if found is None:
                     problems.append(f'{layout.type} at token {i} {schema.problem(ids[i:])}')
@@ -127,7 +154,21 @@ class Reader:
         end = self._end_of_text(ids, at + 1)
         if ids[end:end + 1] != [self.call_end]:
             return None, end
-        return declared(self.tokenizer.decode(ids[at + 1:end])), end + 1
+        return self._declared(ids[at + 1:end]), end + 1
+
+    def _read_frames(self, ids: Sequence[int], at: int, schema: FrameSchema, label: str,
+                     blocks: list[Block], problems: list[str]) -> int:
+        """Read the frames that follow one another from `at` on; returns where they end."""
+        while ids[at:at + 1] == [self.separator]:
+            end = next((i for i in range(at + 1, len(ids)) if ids[i] not in schema.text), len(ids))
+            found = schema.read(ids[at:end])
+            if found is None:
+                problems.append(f'{schema.layout.type} at token {at} is no frame: '
+                                f'{self.tokenizer.decode(ids[at:end])}')
+                return end
+            blocks.append(Block(schema.layout, label, at, tuple(ids[at:end]), found[1]))
+            at = end
+        return at
 
     def _end_of_text(self, ids: Sequence[int], at: int) -> int:
         """Index of the first marker from `at` on."""

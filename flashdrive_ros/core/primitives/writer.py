@@ -10,6 +10,7 @@ from ..drafter import Drafter, Taps
 from ..sampling import next_logits
 from ..stream import PromptStream
 from .acceptance import Schema
+from .digits import FrameSchema
 
 
 class Writer:
@@ -104,7 +105,7 @@ class Writer:
         chance = float((choices[at] - logits.logsumexp(-1)).exp())
         return (at if at < len(choices) - 1 else -1), chance
 
-    def draft(self, block: int, schema: Schema | None = None) -> Tensor:
+    def draft(self, block: int, schema: Schema | FrameSchema | None = None) -> Tensor:
         """
         Logits [block - 1, vocabulary] of the drafter after the last token, in one pass.
 
