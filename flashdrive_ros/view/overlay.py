@@ -94,11 +94,15 @@ def draw_boxes(image, view: CameraView, primitives: Iterable[DrawnPrimitive], mo
                               colour, 0.35, outline=True)
 
 
+IN_EGO_FRAME = (None, -1)
+"""`camera_id` of what is not in the frame of a camera, in a plan and in a message."""
+
+
 def draw_paths(image, view: CameraView, primitives: Iterable[DrawnPrimitive], motion: Motion,
                thickness: int = 1):
     """Paths in metres that the model draws: its own and those of others."""
     for p in primitives:
-        if p.type == 'trajectory_3d' and p.camera_id < 0:
+        if p.type == 'trajectory_3d' and p.camera_id in IN_EGO_FRAME:
             colour = draw.label_colour(p.label)
             for run in finite_runs(p.values):
                 points = motion(run)
