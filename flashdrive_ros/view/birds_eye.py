@@ -5,7 +5,7 @@ import numpy as np
 
 from ..recording.plans import DrawnPrimitive, RecordedPlan
 from . import draw
-from .overlay import EGO_WIDTH_M, Motion, box_corners, finite_runs, ribbon
+from .overlay import EGO_WIDTH_M, IN_EGO_FRAME, Motion, box_corners, finite_runs, ribbon
 
 BEHIND_M = 12.0
 EGO_LENGTH_M = 4.6
@@ -48,7 +48,7 @@ class BirdsEye:
     def paths(self, primitives: tuple[DrawnPrimitive, ...], motion: Motion):
         """Paths in metres that the model drew: its own and those of others."""
         for p in primitives:
-            if p.type == 'trajectory_3d' and p.camera_id < 0:
+            if p.type == 'trajectory_3d' and p.camera_id in IN_EGO_FRAME:
                 colour = draw.label_colour(p.label)
                 for run in finite_runs(p.values):
                     pixels = self.pixels(motion(run))

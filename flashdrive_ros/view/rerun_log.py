@@ -16,7 +16,7 @@ from ..recording.plans import DrawnPrimitive, RecordedPlan
 from ..recording.recording import Recording
 from . import draw
 from .camera import CameraView, camera_views
-from .overlay import finite_runs, ribbon
+from .overlay import IN_EGO_FRAME, finite_runs, ribbon
 
 TIMELINE = 'stamp'
 NOT_INSTALLED = ('rerun is not installed: pip install "flashdrive_ros[view]" (or rerun-sdk); '
@@ -119,7 +119,7 @@ class RerunLog:
     def _paths(self, primitives: tuple[DrawnPrimitive, ...]):
         """Paths in metres that the model drew."""
         runs = [(run, p.label) for p in primitives
-                if p.type == 'trajectory_3d' and p.camera_id < 0
+                if p.type == 'trajectory_3d' and p.camera_id in IN_EGO_FRAME
                 for run in finite_runs(p.values)]
         self.rr.log('vehicle/plan/drawn', self.rr.LineStrips3D(
             [run for run, _ in runs], colors=[draw.label_colour(label) for _, label in runs]))
