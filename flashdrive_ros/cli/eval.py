@@ -114,7 +114,7 @@ def _shared_engines(parser) -> None:
 def _drafted(parser, seeds: int, first: int) -> None:
     """Options of what times single windows: an engine of its own in every process."""
     _common(parser, seeds, first)
-    parser.add_argument('--windows', type=int, default=4, help='windows of an episode, spread '
+    parser.add_argument('--windows', type=int, default=2, help='windows of an episode, spread '
                         'over it (default: %(default)s)')
     parser.add_argument('--seconds', type=float, default=40.0, help='length of an episode '
                         '(default: %(default)s)')

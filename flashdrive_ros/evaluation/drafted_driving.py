@@ -1,10 +1,7 @@
 """
 Closed loop with drafting and without, compared window by window and drive by drive.
 
-Greedy tokens are the same however they are computed, but for ties within rounding.  What
-the action expert reads of them is rounded otherwise in a block than token by token, so
-plans differ in the last digits, and a world that answers to them lets that grow.  With
-`settle_reasoning` nothing may differ at all.
+With `settle_reasoning` nothing may differ at all.
 """
 from __future__ import annotations
 
@@ -25,6 +22,12 @@ from .planners import LocalPlanner, Planned, Planners
 from .policies import ModelPolicy
 from .tables import markdown
 from .windows import FUTURE, TICK_S, check_seeds
+
+WHY = ('greedy tokens are the same but for ties within rounding; the keys that the action expert '
+       'reads of them are rounded otherwise in a block than token by token, so plans differ in '
+       'their last digits, and a world that answers to them lets that grow; settled, the keys '
+       'come from one pass over the finished text and nothing differs')
+"""Why plans and paths are not the same to the bit unless texts are settled."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def summary(config: DraftedDriving, rows: Sequence[dict]) -> dict:
     driven = sorted((row for row in rows if not row['fault']), key=lambda row: row['seed'])
     return {'rows': {way: _row([row[way] for row in driven])
                      for way in ('as computed', 'settled')} if driven else {},
-            'seeds': [row['seed'] for row in driven],
+            'seeds': [row['seed'] for row in driven], 'why': WHY,
             'mismatches': [row['seed'] for row in driven if not _same(row['settled'])]}
 
 
