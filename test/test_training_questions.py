@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.answers import parse, read
+from support.answers import parse, read, reader
 from support.tiny_clips import tiny_maker
 
 from flashdrive_ros.core.primitives.coordinates import NONE
 from flashdrive_ros.core.primitives.requests import PrimitiveRequest
 from flashdrive_ros.training import questions, samples, small_tokenizer
+from flashdrive_ros.training.drafter_settings import LONGEST, DrafterSettings
 from flashdrive_ros.training.questions import ask_light, path_request
+from flashdrive_ros.training.settings import RunSettings
 from flashdrive_ros.world.boxes import Box2D
 from flashdrive_ros.world.cameras import default_rig
 
@@ -129,6 +131,23 @@ def test_the_longest_questions_and_answers_fit_a_clip(facts):
         asked = questions.ask(request, full)
         assert len(maker.tail_of('', asked.question)[0]) <= clip.question_tokens
         assert len(maker.tokenizer.encode(asked.answer + '<|answer_end|>')) <= clip.answer_tokens
+
+
+def test_long_paths_are_asked_for_where_there_is_room(facts):
+    clip = RunSettings(steps=1, long_paths=0.5).clips()
+    assert RunSettings(steps=1).clips().answer_tokens < clip.answer_tokens
+    rng, found = np.random.default_rng(0), []
+    while len(found) < 12:
+        asked = questions.draw(facts, rng, clip.long_paths)
+        if asked.question.startswith('Path'):
+            found.append('64 points' in asked.question)
+            ids = reader().tokenizer.encode(asked.answer + '<|answer_end|>')
+            assert len(ids) <= clip.answer_tokens and len(read(asked.answer)) == 1
+    assert 3 <= sum(found) <= 9
+    longest = max(layout.size for layout in questions.LAYOUTS)
+    assert longest == LONGEST
+    with pytest.raises(ValueError, match='primitive_tokens'):
+        DrafterSettings(steps=1, long_paths=0.1, primitive_tokens=longest - 1)
 
 
 def test_the_words_that_the_vocabulary_was_made_from_stay():

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from .settings import RunSettings, setting
 
+LONGEST = 260
+"""Tokens of a path of 64 points in image and metres."""
+
 
 @dataclass(frozen=True)
 class DrafterSettings(RunSettings):
@@ -58,7 +61,8 @@ class DrafterSettings(RunSettings):
         return {**super().checks(), 'part': self.part >= 1, 'passes': self.passes >= 1,
                 'blocks': min(self.block_sizes) >= 2, 'questions': 1 <= self.questions <= 6,
                 'text_tokens': self.text_tokens == 0 or self.text_tokens >= max(self.block_sizes),
-                'primitive_tokens': self.primitive_tokens > 0 or self.text_tokens > 0,
+                'primitive_tokens': (self.primitive_tokens > 0 or self.text_tokens > 0) and not (
+                    self.long_paths and self.primitive_tokens < LONGEST),
                 'own_answer': self.own_answer > 0, 'near_share': 0 <= self.near_share <= 1,
                 'near_bins': self.near_bins > 0,
                 'attention': self.attention in ('auto', 'flex', 'plain')}

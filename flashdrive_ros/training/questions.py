@@ -150,14 +150,20 @@ def resample(path: np.ndarray, points: int) -> np.ndarray:
     return np.stack([np.interp(times, known, column) for column in whole.T], 1)
 
 
-def draw(facts: Facts, rng: np.random.Generator) -> Asked:
-    """Draw one question: mostly boxes, mostly of the cameras that look ahead."""
+def draw(facts: Facts, rng: np.random.Generator, long_share: float = 0.0) -> Asked:
+    """
+    Draw one question: mostly boxes, mostly of the cameras that look ahead.
+
+    `long_share` of the paths have 64 points.
+    """
     cameras = sorted(facts.rig)
     kind = str(rng.choice(list(SHARES), p=list(SHARES.values())))
     if kind == 'light':
         return ask_light(facts)
     if kind == 'path':
         points = int(rng.choice([8, 20], p=[0.75, 0.25]))
+        if long_share and rng.random() < long_share:
+            points = max(PATHS)
         camera = 1 if 1 in cameras else cameras[0]
         way = str(rng.choice(list(PATH_KINDS), p=list(PATH_KINDS.values())))
         return ask(path_request(way, camera, points), facts)

@@ -37,6 +37,7 @@ from .episodes import (
 )
 
 ALIGN = 64
+LONG_ANSWER = 288
 WORDINGS, QUESTIONS = 4, 6
 """Wordings of the reasoning, and questions; which is learned is drawn anew every time."""
 BLOCK = ('start', 'size', 'learned', 'layout')
@@ -55,7 +56,8 @@ class ClipConfig:
     """
     What a clip holds; `seed` and an index make its content.
 
-    `validation` seeds are held out, and their episodes are undisturbed.
+    `validation` seeds are held out, and their episodes are undisturbed.  `long_paths` is the
+    share of paths that are asked for with 64 points; their answers need `LONG_ANSWER` tokens.
     """
 
     seed: int = 0
@@ -65,6 +67,7 @@ class ClipConfig:
     reason_tokens: int = 32
     question_tokens: int = 88
     answer_tokens: int = 128
+    long_paths: float = 0.0
     silent_share: float = 0.15
     validation: bool = False
     episode: EpisodeConfig = field(default_factory=EpisodeConfig)
@@ -222,7 +225,7 @@ class ClipMaker:
         facts = questions.Facts(_Boxes(ids, things), size, episode.future(tick)[:, :2],
                                 episode.world.rig, partial(episode.motions, tick))
         for k in range(QUESTIONS):
-            asked = questions.draw(facts, rng)
+            asked = questions.draw(facts, rng, self.config.long_paths)
             _fill(arrays, 'question', (w, k), self.tail_of('', asked.question)[0])
             answer = self.tokenizer.encode(asked.answer + '<|answer_end|>')
             _fill(arrays, 'answer', (w, k), answer)

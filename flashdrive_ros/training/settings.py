@@ -43,6 +43,8 @@ class RunSettings:
                                   'streaming stages need 19')
     clips_per_episode: int = setting(20, 'clips drawn of one episode')
     augment: float = setting(1.0, 'how much colours and grain change each time; 0: not')
+    long_paths: float = setting(0.0, 'share of the paths asked for that have 64 points: their '
+                                     'answers are longer than all others')
     episode_seconds: float = setting(60.0, 'length of an episode')
     store_gib: float = setting(2.0, 'memory for clips on the training device')
     first_clips: int = setting(64, 'clips that must be there before the first step')
@@ -74,7 +76,7 @@ class RunSettings:
         """Name of a setting -> whether its value fits."""
         return {'steps': self.steps > 0 or self.minutes > 0, 'batch': self.batch > 0,
                 'precision': self.precision in ('auto', 'float32', 'bfloat16'),
-                'clip_frames': self.clip_frames >= 1}
+                'clip_frames': self.clip_frames >= 1, 'long_paths': 0 <= self.long_paths <= 1}
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -84,9 +86,12 @@ class RunSettings:
 
     def clips(self, rank: int = 0) -> ClipConfig:
         """Clips to train on."""
-        from .samples import ClipConfig
+        from .samples import LONG_ANSWER, ClipConfig
         base = ClipConfig(seed=self.seed * 1000 + rank, frames=self.clip_frames,
                           clips_per_episode=self.clips_per_episode)
+        if self.long_paths:
+            base = dataclasses.replace(base, long_paths=self.long_paths,
+                                       answer_tokens=LONG_ANSWER)
         width, height = self.image_size
         return dataclasses.replace(base, episode=dataclasses.replace(
             base.episode, seconds=self.episode_seconds, width=width, height=height))
