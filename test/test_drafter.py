@@ -90,6 +90,24 @@ def test_mask_embedding_may_be_a_row_of_the_target(folder, model):
     assert torch.equal(load(folder, model).mask_embedding, model.embed_tokens.weight[17])
 
 
+def test_masks_tell_slots_apart_where_the_drafter_knows_them(folder, model):
+    plain, knowing = tiny_drafter(model), tiny_drafter(model, slot_kinds=3)
+    kinds = torch.tensor([2, 0, 1, -1, 3])  # the first is the anchor's
+    anchors = torch.randn(2, 32)
+    assert torch.equal(plain.block(anchors, 5, kinds), plain.block(anchors, 5))
+    x = knowing.block(anchors, 5, kinds)
+    assert torch.equal(x[:, 0], anchors)
+    mask, own = knowing.mask_embedding, knowing.slot_embedding
+    wanted = torch.stack([mask + own[0], mask + own[1], mask, mask])  # text, and a kind of later
+    assert torch.equal(x[:, 1:], wanted.expand(2, -1, -1)) and not torch.equal(own[0], own[1])
+    save(knowing, folder)
+    found = load(folder, model)
+    assert torch.equal(found.slot_embedding, own) and found.config.slot_kinds == 3
+    rewrite(folder, lambda tensors: tensors.pop('slot_embedding'))
+    with pytest.raises(CheckpointError, match='missing keys: slot_embedding'):
+        load(folder, model)
+
+
 WRONG = {
     'hidden_size is 48, that of the target tiny is 32': {'hidden_size': 48},
     'target_layer_ids has 3, the target tiny has 3 layers': {'target_layer_ids': [1, 3]},

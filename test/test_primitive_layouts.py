@@ -66,6 +66,18 @@ def test_blocks_come_back_from_their_tokens(layout, seed):
     assert int(schema.first_violation(symbols)) == len(symbols)
 
 
+def test_kinds_of_slots_name_type_and_axis():
+    both, box = layouts.trajectory_2d_3d(2).kinds.tolist(), layouts.box().kinds.tolist()
+    start, u, v, *_, end = both[:6]
+    assert both == [start, u, v, u, v, end, start, *both[7:9] * 2, end]
+    assert len({start, end, *both, *box[1:5]}) == 2 + 4 + 4 and (box[0], box[5]) == (start, end)
+    arms = layouts.dual_arm(3).kinds
+    assert len(set(arms)) == 2 + 2 + 3 and arms.max() < layouts.SLOT_KINDS
+    grid = digits.frame(2).kinds.tolist()
+    assert grid[0] == start and grid[1:19] == grid[19:] and len(set(grid)) == 19
+    assert min(grid[1:]) >= layouts.SLOT_KINDS  # none of those of other layouts
+
+
 @given(every_layout, st.integers(0, 1 << 32))
 def test_values_come_back_within_half_a_bin(layout, seed):
     rng = np.random.default_rng(seed)
