@@ -24,7 +24,9 @@ from .drafter import Drafter, Taps, load_companion
 from .drafting import DraftingPolicy
 from .drawing import Drawing
 from .ego import HISTORY_POSES, EgoHistory
-from .memory import FrameMemory
+from .fast.path import FastPath
+from .fast.window import FastStream
+from .memory import FrameMemory, plain_encoder
 from .model import Alpamayo
 from .prompt import PromptLayout, build_layout, question_ids
 from .reasoning import Reasoned, follow, generate, reason, reason_separately, settle
@@ -64,10 +66,16 @@ class Engine:
         self.memory = FrameMemory(model, self.frames_per_camera)
         self.streams: dict[str, PromptStream] = {}
         self.layouts: dict[tuple, PromptLayout] = {}
+        self.measure_acceptance: int | None = None
+        """
+        When set, that many drafts of every round are accepted and only `max_new_tokens` ends
+        a reasoning, so that a model with random weights can be timed.
+        """
         self.flow_observer: Callable[[VelocityField, Tensor], None] | None = None
         """Called in every step with the velocity field and its noise, for measurements."""
         self._check(config)
         self.drawing = self._drawing(config)
+        self.fast = self._fast_path(config)
         if not self.trained:
             log.warning('model %s is UNTRAINED: its plans mean nothing', self.model_name)
 
@@ -135,7 +143,19 @@ class Engine:
             changed = 'max_new_tokens' if config.max_new_tokens != self.config.max_new_tokens \
                 else 'primitives'
             self.memory.invalidate(f'{changed} changed')
+        changed = [n for n in ('graphs', 'fusion')
+                   if getattr(config, n) != getattr(self.config, n)]
+        if changed:
+            self.streams = {}
+            self.memory.invalidate(f'{changed[0]} changed')
+            self.fast = self._fast_path(config)
         self.config, self.drawing = config, drawing
+
+    def _fast_path(self, config: EngineConfig) -> FastPath | None:
+        """What computes in place of the plain path, if anything."""
+        fast = FastPath.wanted(self.model, self.drafter, config)
+        self.memory.encoder = plain_encoder(self.model) if fast is None else fast.encode
+        return fast
 
     def _check(self, config: EngineConfig) -> None:
         if config.drafting == 'on' and self.drafter is None:
@@ -314,11 +334,17 @@ class Engine:
         stream = self.streams.get(name)
         if stream is None or stream.layout.size != layout.size or (
                 stream.layout.images != layout.images):
-            stream = self.streams[name] = PromptStream(
-                self.model, layout, self._tail_slots(self.config), self._window_drafter(name))
+            stream = self.streams[name] = self._stream(
+                layout, self._tail_slots(self.config), self._window_drafter(name))
         stream.layout = layout
         return stream, *stream.prefill(features, shift, history_ids, self.config.recompute_labels,
                                        taps)
+
+    def _stream(self, layout: PromptLayout, tail_slots: int,
+                window_drafter: Drafter | None) -> PromptStream:
+        if self.fast is not None:
+            return self.fast.stream(layout, tail_slots, window_drafter)
+        return PromptStream(self.model, layout, tail_slots, window_drafter)
 
     def _tail_slots(self, config: EngineConfig) -> int:
         """Slots behind the prompt, for what is generated there and for a block of drafts."""
@@ -335,9 +361,11 @@ class Engine:
         if taps is not None:
             draft = Draft(self.drafter, self.drafter.fuse(taps.chosen())[0], {
                 self.tokenizer.id('cot_end'): self.tokenizer.id('traj_future_start')})
-        separately = config.separate_reasonings and config.num_trajectories > 1
-        reasoned = (reason_separately if separately else reason)(
-            stream, self.tokenizer, hidden, config, self.generator, draft)
+        what = stream, self.tokenizer, hidden, config, self.generator, draft
+        if config.separate_reasonings and config.num_trajectories > 1:
+            reasoned = reason_separately(*what)
+        else:
+            reasoned = reason(*what, accept=self.measure_acceptance)
         self.policy.note(reasoned.texts)
         return reasoned
 
@@ -345,6 +373,12 @@ class Engine:
         """Flow matching from noise to controls, and the controls as trajectories."""
         action = held_constants(self.model.config.action, self.model.dtype)
         samples = self.config.num_trajectories
+        if self._flows(stream, unguided, reasoned):
+            noise = draw_noise(samples, action.n_waypoints, self.config.noise_temperature,
+                               self.generator)
+            controls = stream.flow.run(reasoned, noise, self.flow_steps,
+                                       self.config.velocity_reuse)
+            return drive(controls, ego, action)
         context = ActionContext(stream, samples, reasoned)
         other = None
         if unguided is not None:
@@ -356,6 +390,12 @@ class Engine:
         if self.flow_observer is not None:
             self.flow_observer(field, noise)
         return drive(controls, ego, action)
+
+    def _flows(self, stream: PromptStream, unguided: PromptStream | None,
+               reasoned: Reasoned) -> bool:
+        """Say whether `stream` has a stage for the whole flow of these samples."""
+        return (isinstance(stream, FastStream) and unguided is None
+                and self.flow_observer is None and stream.flow.serves(reasoned))
 
     def _draw(self, stream, sizes) -> tuple[Primitive, ...] | None:
         """Primitives of this plan; None when it is not asked for any."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 import torch
 
@@ -60,9 +60,9 @@ class Stages:
 
     def __init__(self, pool: GraphPool, name: str):
         self.pool, self.name = pool, name
-        self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self.graphs: dict[tuple, torch.cuda.CUDAGraph] = {}
 
-    def run(self, key: Hashable, stage: Stage) -> None:
+    def run(self, key: tuple, stage: Stage) -> None:
         """Replay what was captured under `key`; the first time, call `stage` and capture it."""
         pool = self.pool
         if not pool.enabled:
@@ -75,6 +75,11 @@ class Stages:
             return
         stage()
         self.graphs[key] = pool.capture(stage, f'{self.name} {key}')
+
+    def forget(self, name: str) -> None:
+        """Drop the graphs of one kind: those whose key begins with `name`."""
+        for key in [key for key in self.graphs if key[0] == name]:
+            del self.graphs[key]
 
     def destroy(self) -> None:
         """Drop all graphs; the next run of a stage captures it again."""

@@ -1,0 +1,83 @@
+"""A decoder's layers out of fused operations; the weights are the decoder's own."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..decoder import Attention, Decoder, DecoderLayer, TapList
+from ..quantization.products import Activation, Product
+from .reference import HeadNorms
+
+Attend = Callable[[int, Product, HeadNorms, int], Tensor]
+"""(layer, q|k|v [n, .], head norms, m) -> [m, heads * d] of the last m tokens; keys are stored."""
+
+
+def multiply(matrix: nn.Module, activation: Activation) -> Product:
+    """Product of a linear layer without bias, plain or quantised."""
+    if isinstance(matrix, nn.Linear):
+        return Product(F.linear(activation.values, matrix.weight))
+    return matrix(activation)
+
+
+def takes_fp8(matrix: nn.Module) -> bool:
+    """Say whether `matrix` multiplies e4m3 activations."""
+    return getattr(matrix, 'takes_fp8', False)
+
+
+def head_norms(attention: Attention) -> HeadNorms:
+    """Norms of a layer's queries and keys."""
+    return HeadNorms(attention.q_norm.weight, attention.k_norm.weight, attention.q_norm.eps)
+
+
+class Stack:
+    """
+    Computes what a `Decoder` does, for rows of tokens without a batch axis.
+
+    `operations` is the module `reference` or `kernels`.
+    """
+
+    def __init__(self, decoder: Decoder, operations: ModuleType):
+        self.decoder, self.ops = decoder, operations
+
+    def __call__(self, x: Tensor, attend: Attend, deepstack: Tensor | None = None,
+                 image_rows: Tensor | None = None, taps: TapList | None = None,
+                 last: int | None = None) -> Tensor:
+        """
+        Final hidden states (normed) of the `last` tokens of `x` [n, hidden]; None: all.
+
+        The last layer computes only these.  `deepstack`, `image_rows` and `taps`
+        are as in `Decoder.forward`; the final tap too holds only the `last`.
+        """
+        product, layers = None, self.decoder.layers
+        for index, layer in enumerate(layers):
+            sees_images = deepstack is not None and index < len(deepstack)
+            cut = index == len(layers) - 1 and not sees_images
+            x, product = self.layer(layer, index, x, product, attend, taps, last if cut else None)
+            if sees_images:
+                x = x.index_add(0, image_rows, deepstack[index].to(x.dtype))
+        norm = self.decoder.norm
+        x, normed = self.ops.add_norm(x, product, norm.weight, norm.eps)
+        if taps is not None:
+            taps.append(x[None])
+        return normed.values if last is None else normed.values[-last:]
+
+    def layer(self, layer: DecoderLayer, index: int, x: Tensor, product: Product | None,
+              attend: Attend, taps: TapList | None, last: int | None) -> tuple[Tensor, Product]:
+        """Residual stream and what is still to be added to it, behind one layer."""
+        ops, attention, mlp = self.ops, layer.self_attn, layer.mlp
+        x, normed = ops.add_norm(x, product, layer.input_layernorm.weight,
+                                 layer.input_layernorm.eps, takes_fp8(attention.qkv_proj))
+        if taps is not None:
+            taps.append(x[None])
+        last = len(x) if last is None else last
+        heads = attend(index, multiply(attention.qkv_proj, normed), head_norms(attention), last)
+        merged = ops.quantise(heads) if takes_fp8(attention.o_proj) else Activation(heads)
+        product = multiply(attention.o_proj, merged)
+        norm = layer.post_attention_layernorm
+        x, normed = ops.add_norm(x[-last:], product, norm.weight, norm.eps,
+                                 takes_fp8(mlp.gate_up_proj))
+        gated = ops.silu_mul(multiply(mlp.gate_up_proj, normed), takes_fp8(mlp.down_proj))
+        return x, multiply(mlp.down_proj, gated)
