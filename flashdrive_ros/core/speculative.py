@@ -104,8 +104,8 @@ def speculate(model: Alpamayo, draft: Draft, verify: Verify, rows: Sequence[Gene
     Continue `rows`, each of which has its first token, until all have stopped.
 
     `draws` [K, limit] choose the tokens, `allowed` [vocabulary] says which may
-    be.  With `accept`, that many proposals of every round count as right.  One round is one pass of the drafter, one of the target, and one wait
-    for the device.
+    be.  One round is one pass of the drafter, one of the target, and one wait for the
+    device.  With `accept`, that many proposals of every round count as right.
     """
     size = draft.block_size
     draws, steps = F.pad(draws, (0, size)), torch.arange(size, device=draws.device)

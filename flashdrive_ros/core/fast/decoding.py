@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 
 from ..config import EngineConfig
-from ..drafter import Drafter, Taps
+from ..drafter import Taps
 from ..speculative import Draft, Generation
 from .drafting import FastDrafter
 
 if TYPE_CHECKING:
     from .window import FastStream
+
+MAX_BLOCK = 64
+"""Most tokens of a drafted block."""
 
 
 class Decoding:
@@ -28,23 +31,21 @@ class Decoding:
     are known, and `draws[count]` chooses the next one.
     """
 
-    def __init__(self, stream: FastStream, drafter: Drafter | None):
+    def __init__(self, stream: FastStream):
         self.stream, self.ops, model = stream, stream.ops, stream.model
         device, room = model.device, stream.cache.capacity
-        self.drafter = drafter and FastDrafter(drafter, model, stream.ops)
-        self.block_size = drafter.config.block_size if drafter else 1
+        self.drafters: dict[int, FastDrafter] = {}
 
         def integers(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.long, device=device)
         self.anchor, self.base, self.count = integers(1), integers(), integers()
-        self.draws = torch.zeros(room + self.block_size, device=device)
+        self.draws = torch.zeros(room + MAX_BLOCK, device=device)
         self.sampling = torch.zeros(2, device=device)
         """Temperature and top_p."""
         self.allowed = torch.zeros(model.lm_head.weight.shape[0], dtype=torch.bool, device=device)
         self.hidden = torch.zeros_like(stream.hidden)
-        self.context: Tensor | None = None
-        self.result = integers(self.block_size + 2)
-        self.read = torch.zeros(self.block_size + 2, dtype=torch.long,
+        self.result = integers(MAX_BLOCK + 2)
+        self.read = torch.zeros(MAX_BLOCK + 2, dtype=torch.long,
                                 pin_memory=device.type == 'cuda')
 
     def write(self, row: Generation, hidden: Tensor, config: EngineConfig, draws: Tensor,
@@ -63,22 +64,19 @@ class Decoding:
         self.sampling.copy_(torch.tensor((config.temperature, top_p)))
         self.allowed.copy_(allowed)
         self.hidden.copy_(hidden)
-        forced = ()
-        if draft is not None:
-            forced = tuple(draft.forced.items())
-            self._keep_context(draft.context)
+        drafter = None if draft is None else self._prepare(draft)
         stages, greedy = stream.stages, config.greedy
         stages.run(('first', greedy), lambda: self._first(greedy))
         if draft is None:
-            row.take(self._tokens()[0])
+            row.take(self._tokens(1)[0])
         while not row.stop:
             if draft is None:
                 stages.run(('step', greedy), lambda: self._step(greedy))
-                row.take(self._tokens()[0])
+                row.take(self._tokens(1)[0])
                 continue
-            stages.run(('round', greedy, forced, accept),
-                       lambda: self._round(greedy, forced, accept))
-            anchor, *chosen, accepted = self._tokens()
+            stages.run(('round', greedy, id(draft.drafter), accept),
+                       lambda: self._round(drafter, greedy, accept))
+            anchor, *chosen, accepted = self._tokens(draft.block_size + 2)
             if not row.ids:  # the first token is read with the first round's
                 row.take(anchor)
             row.commit(chosen, accepted)
@@ -87,17 +85,19 @@ class Decoding:
             cached = 1  # it was the anchor of a round that came to nothing
         stream.truncate(base + cached)
 
-    def _keep_context(self, context: Tensor) -> None:
-        if self.context is None or self.context.shape != context.shape:
-            self.context = context.clone()
-            self.stream.stages.forget('round')
-        self.context.copy_(context)
+    def _prepare(self, draft: Draft) -> FastDrafter:
+        """Give a drafter its context for the first round."""
+        key = id(draft.drafter)
+        if key not in self.drafters:
+            self.drafters[key] = FastDrafter(draft, self.stream.model, self.ops)
+        self.drafters[key].context.copy_(draft.context)
+        return self.drafters[key]
 
-    def _tokens(self) -> list[int]:
-        """Wait for the last stage's result."""
+    def _tokens(self, count: int) -> list[int]:
+        """Wait for the last stage's `count` results."""
         if self.read.is_pinned():
             torch.cuda.current_stream(self.result.device).synchronize()
-        return self.read.tolist()
+        return self.read[:count].tolist()
 
     def _finish(self, *values: Tensor) -> None:
         """Show the integers `values` to the host."""
@@ -105,7 +105,7 @@ class Decoding:
         for value in values:
             self.result[at:at + len(value)] = value
             at += len(value)
-        self.read.copy_(self.result, non_blocking=True)
+        self.read[:at].copy_(self.result[:at], non_blocking=True)
 
     def _choose(self, hidden: Tensor, steps: Tensor, greedy: bool) -> Tensor:
         """Tokens [n] after the states `hidden` [n, hidden], by the draws after `steps` [n]."""
@@ -131,19 +131,18 @@ class Decoding:
         self.count.add_(1)
         self._finish(token)
 
-    def _round(self, greedy: bool, forced: tuple, accept: int | None) -> None:
+    def _round(self, drafter: FastDrafter, greedy: bool, accept: int | None) -> None:
         """Stage: draft a block, verify it, accept its longest right beginning."""
-        stream, steps = self.stream, torch.arange(self.block_size, device=self.anchor.device)
-        block = self.drafter.propose(self.anchor, self.context, self.allowed, forced)
-        taps = Taps(self.drafter.config)
+        stream = self.stream
+        block = drafter.propose(self.anchor, self.allowed)
+        steps = torch.arange(len(block), device=block.device)
+        taps = Taps(drafter.config)
         hidden = stream.behind(block, self.base + self.count - 1, taps)
         tokens = self._choose(hidden, steps, greedy)
         accepted = (block[1:] == tokens[:-1]).long().cumprod(0).sum(0, keepdim=True)
         if accept is not None:
             accepted = torch.full_like(accepted, accept)
-        known = torch.cat((self.context, self.drafter.fuse(taps.chosen())[0]))
-        newest = accepted + 1 + torch.arange(len(self.context), device=accepted.device)
-        self.context.copy_(known[newest])
+        drafter.advance(taps, accepted)
         self._finish(self.anchor, tokens, accepted)
         self.anchor.copy_(tokens[accepted])
         self.count.add_(accepted[0] + 1)

@@ -7,47 +7,52 @@ import torch
 from torch import Tensor
 
 from ..decoder import Attention
-from ..drafter import Drafter
+from ..drafter import Taps
 from ..model import Alpamayo
 from ..quantization.products import Activation, Product
 from ..rotary import decoder_rotary
-from .reference import HeadNorms, Rotation, Store
-from .stack import Stack, head_norms, multiply, takes_fp8
+from ..speculative import Draft
+from .reference import Rotation, Store
+from .stack import head_norms, multiply, takes_fp8
 
 
 class FastDrafter:
     """
     Computes what `speculative.Draft.propose` does, for one block.
 
-    The context joins the block's rows before each layer's projection, so that its
-    keys and values cost no second pass over the weights.
+    `context` [n, hidden] are the fused features of the last tokens before it.  They join the block's rows before each layer's projection, so that their keys and
+    values cost no second pass over the weights.
     """
 
-    def __init__(self, drafter: Drafter, model: Alpamayo, operations: ModuleType):
-        self.drafter, self.model, self.ops = drafter, model, operations
-        self.config = drafter.config
-        self.tables: dict[int, tuple[Tensor, Tensor]] = {}
+    def __init__(self, draft: Draft, model: Alpamayo, operations: ModuleType):
+        self.drafter, self.model, self.ops = draft.drafter, model, operations
+        self.config, self.forced = draft.drafter.config, draft.forced
+        self.context = draft.context.clone()
+        count = len(self.context) + self.config.block_size
+        rows = torch.arange(count, device=model.device)
+        self.rotation = Rotation(*decoder_rotary(rows.expand(3, -1), self.config, model.dtype),
+                                 rows)
 
-    def fuse(self, taps) -> Tensor:
-        """Fused features, as `Drafter.fuse`."""
-        return self.drafter.fuse(taps)
+    def advance(self, taps: Taps, accepted: Tensor) -> None:
+        """Let the context end with the last of the `accepted` [1] tokens of a verified block."""
+        known = torch.cat((self.context, self.drafter.fuse(taps.chosen())[0]))
+        newest = accepted + 1 + torch.arange(len(self.context), device=accepted.device)
+        self.context.copy_(known[newest])
 
-    def propose(self, anchor: Tensor, context: Tensor, allowed: Tensor,
-                forced: tuple[tuple[int, int], ...]) -> Tensor:
-        """Block [B] behind `anchor` [1], its likeliest tokens given `context` [n, hidden]."""
+    def propose(self, anchor: Tensor, allowed: Tensor) -> Tensor:
+        """Block [B] behind `anchor` [1], its likeliest tokens."""
         embedded = self.model.embed_tokens(anchor)
         x = self.drafter.block(embedded, self.config.block_size)[0]
-        states = self._states(x, context)[1:]
+        states = self._states(x)[1:]
         proposals = self.ops.likeliest(self.model.lm_head(states), allowed)
         block = torch.cat((anchor, proposals))
-        for token, following in forced:
+        for token, following in self.forced.items():
             block[1:].masked_fill_(block[:-1] == token, following)
         return block
 
-    def _states(self, x: Tensor, context: Tensor) -> Tensor:
+    def _states(self, x: Tensor) -> Tensor:
         """Normed states [B, hidden] of the block."""
-        ops, config, n = self.ops, self.config, len(context)
-        rotation = self._rotation(n + len(x))
+        ops, config, n, rotation = self.ops, self.config, len(self.context), self.rotation
         shape = (config.num_key_value_heads, n + len(x), config.head_dim)
         store = Store(x.new_empty(shape), x.new_empty(shape), rotation.rows)
         limits = torch.full_like(rotation.rows[n:], n + len(x) - 1)
@@ -56,7 +61,7 @@ class FastDrafter:
             attention, mlp = layer.self_attn, layer.mlp
             norm = layer.input_layernorm
             x, normed = ops.add_norm(x, product, norm.weight, norm.eps)
-            joined = torch.cat((context, normed.values))
+            joined = torch.cat((self.context, normed.values))
             q = ops.store_heads(self._project(attention, joined), head_norms(attention), rotation,
                                 store)
             heads = ops.attention(q[n:], store.k, store.v, limits)
@@ -72,11 +77,3 @@ class FastDrafter:
     def _project(self, attention: Attention, rows: Tensor) -> Product:
         matrix = attention.qkv_proj
         return multiply(matrix, self.ops.quantise(rows) if takes_fp8(matrix) else Activation(rows))
-
-    def _rotation(self, count: int) -> Rotation:
-        """Tables of the positions 0 to `count` - 1; only differences of positions matter."""
-        if count not in self.tables:
-            rows = torch.arange(count, device=self.model.device)
-            cos, sin = decoder_rotary(rows.expand(3, -1), self.config, self.model.dtype)
-            self.tables[count] = Rotation(cos, sin, rows)
-        return self.tables[count]

@@ -54,7 +54,7 @@ class FastStream(PromptStream):
         self.block = torch.zeros(MAX_EXTENSION, dtype=torch.long, device=device)
         self.extended = torch.zeros(MAX_EXTENSION, width, dtype=model.dtype, device=device)
         self.tapped: dict[str, Tensor] = {}
-        self.decoding = Decoding(self, drafter)
+        self.decoding = Decoding(self)
         self.flow = Flow(self)
 
     def prefill(self, features: Sequence[Sequence[ImageFeatures]], shift: int,
@@ -165,7 +165,7 @@ class FastStream(PromptStream):
             self._keep(f'extend {count}', taps)
 
     def behind(self, tokens: Tensor, first: Tensor, taps: Taps | None = None) -> Tensor:
-        """Hidden states [n, hidden] of `tokens` [n] in the slots from `first` [] on; for stages."""
+        """Hidden states [n, hidden] of `tokens` [n] in the slots from `first` [] on."""
         slots = first + torch.arange(len(tokens), device=tokens.device)
         return self.stack(self.model.embed_tokens(tokens),
                           TailAttention(self.ops, self.cache, slots), taps=taps)

@@ -1,0 +1,4 @@
+"""Choice of tokens from logits, without sorting."""
+from .reference import likeliest, sample
+
+__all__ = ['likeliest', 'sample']

@@ -1,0 +1,127 @@
+"""Every Triton kernel computes what its reference in plain torch does."""
+import pytest
+import torch
+
+pytest.importorskip('triton')
+kernels = pytest.importorskip('flashdrive_ros.core.fast.kernels')
+
+from flashdrive_ros.core.fast import reference  # noqa: E402
+from flashdrive_ros.core.fast.reference import HeadNorms, Rotation, Store  # noqa: E402
+from flashdrive_ros.core.quantization.products import Product  # noqa: E402
+
+DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
+
+
+@pytest.fixture
+def random():
+    generator = torch.Generator(DEVICE).manual_seed(7)
+
+    def draw(*shape):
+        return torch.randn(shape, generator=generator, device=DEVICE)
+    return draw
+
+
+def products(random, m, n):
+    """A plain product and one with scales."""
+    yield Product(random(m, n))
+    yield Product(random(m, n), random(m).abs(), random(n).abs())
+
+
+def close(got, expected):
+    torch.testing.assert_close(got, expected, rtol=2e-5, atol=2e-5)
+
+
+def close_activation(got, expected):
+    if expected.row_scale is None:
+        assert got.row_scale is None
+        close(got.values, expected.values)
+        return
+    close(got.row_scale, expected.row_scale)
+    torch.testing.assert_close(got.values.float(), expected.values.float(), rtol=0.13, atol=2e-3)
+
+
+@pytest.mark.parametrize('fp8', [False, True])
+@pytest.mark.parametrize('m, n', [(1, 32), (5, 48), (3, 1000)])
+def test_norms(random, m, n, fp8):
+    x, weight = random(m, n), random(n)
+    for product in (None, *products(random, m, n)):
+        got, expected = (ops.add_norm(x, product, weight, 1e-6, fp8)
+                         for ops in (kernels, reference))
+        close(got[0], expected[0])
+        close_activation(got[1], expected[1])
+
+
+def test_an_outlier_does_not_become_nan(random):
+    x = random(2, 64)
+    x[0, 3] = 1e6
+    close_activation(kernels.quantise(x), reference.quantise(x))
+    assert kernels.quantise(x).values.float().isfinite().all()
+
+
+@pytest.mark.parametrize('fp8', [False, True])
+def test_swiglu(random, fp8):
+    for product in products(random, 3, 2 * 1100):
+        close_activation(kernels.silu_mul(product, fp8), reference.silu_mul(product, fp8))
+
+
+@pytest.mark.parametrize('heads, kv, d', [(4, 2, 16), (6, 2, 32), (16, 8, 128), (3, 3, 16)])
+@pytest.mark.parametrize('with_master', [False, True])
+def test_heads_are_normed_rotated_and_stored(random, heads, kv, d, with_master):
+    n, capacity = 3, 11
+    norms = HeadNorms(random(d), random(d), 1e-6)
+    rotation = Rotation(random(20, d), random(20, d), torch.tensor([4, 19, 7], device=DEVICE))
+    slots, rows = (torch.tensor(s, device=DEVICE) for s in ([2, 9, 5], [0, 4, 10]))
+    for product in products(random, n, (heads + 2 * kv) * d):
+        results = []
+        for ops in (kernels, reference):
+            k, v, mk, mv = torch.zeros(4, 2, kv, capacity, d, device=DEVICE)[:, 1]
+            master = Store(mk, mv, rows) if with_master else None
+            q = ops.store_heads(product, norms, rotation, Store(k, v, slots), master)
+            results.append((q, k, v, mk, mv))
+        for got, expected in zip(*results):
+            close(got, expected)
+
+
+def test_a_whole_cache_is_gathered_and_rotated(random):
+    layers, kv, size, d = 2, 3, 37, 16
+    masters = [random(layers, kv, size, d) for _ in range(2)]
+    table = torch.randperm(size).to(DEVICE)
+    cos, sin = random(50, d), random(50, d)
+    results = []
+    for ops in (kernels, reference):
+        k, v = torch.zeros(2, layers, kv, 50, d, device=DEVICE)
+        ops.gather_rotate(*masters, table, cos, sin, k, v)
+        results.append((k, v))
+    for got, expected in zip(*results):
+        close(got, expected)
+
+
+@pytest.mark.parametrize('n, heads, kv, d', [(1, 4, 2, 16), (8, 8, 2, 32), (48, 4, 4, 16)])
+@pytest.mark.parametrize('first', [0, 3, 190, 300])
+def test_attention_of_few_queries_to_a_long_cache(random, n, heads, kv, d, first):
+    q, k, v = random(n, heads, d), random(kv, 351, d), random(kv, 351, d)
+    limits = first + torch.arange(n, device=DEVICE)
+    k[:, first + n:], v[:, first + n:] = torch.nan, torch.nan  # never seen
+    expected = reference.attention(q, k[:, :first + n], v[:, :first + n], limits)
+    close(kernels.attention(q, k, v, limits), expected)
+
+
+def test_attention_within_a_window(random):
+    slots = torch.cat([torch.arange(a, b) for a, b in ((3, 40), (90, 131), (140, 200))])
+    q, k, v = random(len(slots), 4, 16), random(2, 220, 16), random(2, 220, 16)
+    runs = [(0, 37, 40), (37, 78, 131), (78, 138, 200)]
+    k[:, 200:], v[:, 200:] = torch.nan, torch.nan
+    results = [ops.window_attention(q, k, v, slots.to(DEVICE), runs)
+               for ops in (kernels, reference)]
+    close(*results)
+
+
+@pytest.mark.parametrize('samples, n, heads', [(1, 64, 4), (3, 5, 4), (2, 64, 2), (6, 20, 4)])
+@pytest.mark.parametrize('visible', [1, 64, 150])
+def test_attention_of_samples_that_share_a_prefix(random, samples, n, heads, visible):
+    q, (k, v) = random(samples * n, heads, 16), (random(2, 190, 16) for _ in range(2))
+    k[:, visible:], v[:, visible:] = 0, 0
+    own = Store(random(2, samples * n, 16), random(2, samples * n, 16), None)
+    results = [ops.shared_attention(q, k, v, torch.tensor(visible, device=DEVICE), own, samples)
+               for ops in (kernels, reference)]
+    close(*results)
