@@ -96,11 +96,11 @@ def _store_heads(product, row_scale, column_scale, q_weight, k_weight, cos, sin,
     other_d = (d + D // 2) % D
     start = token * (HEADS + 2 * KV) * D
     here, there = heads * D + d, heads * D + other_d
-    x = _scaled(tl.load(product + start + here), row_scale, column_scale, token, here, None,
+    x = _scaled(tl.load(product + start + here), row_scale, column_scale, token, here, here >= 0,
                 SCALED)
     if first < HEADS + KV:
         partner = _scaled(tl.load(product + start + there), row_scale, column_scale, token, there,
-                          None, SCALED)
+                          there >= 0, SCALED)
         scale = tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None]
         weight = q_weight
         if first >= HEADS:
