@@ -141,3 +141,37 @@ def test_attention_of_samples_that_share_a_prefix(random, samples, n, heads, vis
     results = [ops.shared_attention(q, k, v, torch.tensor(visible, device=DEVICE), own, samples)
                for ops in (kernels, reference)]
     close(*results)
+
+
+def vocabulary(random, rows, dtype, spread):
+    logits = (spread * random(rows, 5001)).to(dtype)
+    allowed = torch.rand(5001, device=DEVICE) < 0.9
+    return logits, allowed
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+def test_the_likeliest_token(random, dtype):
+    logits, allowed = vocabulary(random, 3, dtype, 2)
+    logits[1] = 0.5  # all alike: the first
+    got = kernels.likeliest(logits, allowed)
+    assert torch.equal(got, reference.likeliest(logits, allowed))
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize('temperature, top_p, spread', [
+    (0.6, 0.98, 1.0), (1.5, 0.5, 0.0), (0.1, 0.9, 6.0), (1.0, 2.0, 1.0)])
+def test_sampled_tokens(random, dtype, temperature, top_p, spread):
+    logits, allowed = vocabulary(random, 3, dtype, spread)
+    draws = torch.rand(3, generator=torch.Generator(DEVICE).manual_seed(3), device=DEVICE)
+    sampling = torch.tensor((temperature, top_p), device=DEVICE)
+    got = kernels.sample(logits, allowed, draws, sampling)
+    probs = torch.softmax(logits.double().masked_fill(~allowed, -torch.inf) / temperature, -1)
+    ordered, index = probs.sort(dim=-1, descending=True, stable=True)
+    ordered = ordered.masked_fill(ordered.cumsum(-1) - ordered >= top_p, 0)
+    kept = torch.zeros_like(probs).scatter_(-1, index, ordered / ordered.sum(-1, keepdim=True))
+    reached = kept.cumsum(-1)
+    chosen = got[:, None]
+    assert (kept.gather(1, chosen) > 0).all()
+    after = reached.gather(1, chosen)[:, 0]
+    before = after - kept.gather(1, chosen)[:, 0]
+    assert ((before <= draws + 1e-5) & (draws - 1e-5 <= after)).all()
