@@ -2,6 +2,7 @@
 import numpy as np
 import pytest
 import torch
+from support.tiny import tiny_config
 
 pytest.importorskip('triton')
 kernels = pytest.importorskip('flashdrive_ros.core.fast.kernels')
@@ -143,6 +144,36 @@ def test_attention_of_samples_that_share_a_prefix(random, samples, n, heads, vis
     close(*results)
 
 
+@pytest.mark.parametrize('height, width', [(64, 96), (50, 131), (200, 130), (64, 131)])
+def test_images_are_prepared(height, width):
+    config = tiny_config()
+    raw = torch.randint(0, 256, (2, height, width, 3), dtype=torch.uint8, device=DEVICE)
+    results = [ops.prepare_images(raw, config.vision, config.prompt, torch.float32)
+               for ops in (kernels, reference)]
+    assert results[0][1] == results[1][1]
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize('m, n', [(3, 24), (2, 1152)])
+def test_layer_norms(random, m, n):
+    x, product, bias = random(m, n), random(m, n), random(n)
+    norm = torch.nn.LayerNorm(n, eps=1e-6, device=DEVICE).requires_grad_(False)
+    norm.weight.copy_(random(n))
+    norm.bias.copy_(random(n))
+    for more in ((None, None), (product, bias)):
+        for got, expected in zip(*(ops.add_layer_norm(x, *more, norm)
+                                   for ops in (kernels, reference))):
+            close(got, expected)
+
+
+@pytest.mark.parametrize('heads, d', [(2, 8), (16, 72)])
+def test_patches_are_rotated(random, heads, d):
+    qkv, cos, sin = random(2, 6, 3, heads, d), random(6, d), random(6, d)
+    expected = [x.clone() for x in reference.rotate_patches(qkv, cos, sin)]
+    for got, wanted in zip(kernels.rotate_patches(qkv, cos, sin), expected):
+        close(got, wanted)
+
+
 def vocabulary(random, rows, dtype, spread):
     logits = (spread * random(rows, 5001)).to(dtype)
     allowed = torch.rand(5001, device=DEVICE) < 0.9
@@ -174,4 +205,4 @@ def test_sampled_tokens(random, dtype, temperature, top_p, spread):
     assert (kept.gather(1, chosen) > 0).all()
     after = reached.gather(1, chosen)[:, 0]
     before = after - kept.gather(1, chosen)[:, 0]
-    assert ((before <= draws + 1e-5) & (draws - 1e-5 <= after)).all()
+    assert ((before <= draws + 5e-4) & (draws - 5e-4 <= after)).all()

@@ -14,8 +14,16 @@ from ..quantization.products import Activation, Product
 from .attention_kernels import attention, shared_attention, window_attention
 from .reference import FP8_MAX, HeadNorms, Rotation, Store
 from .sampling_kernels import likeliest, sample
+from .vision_kernels import (
+    add_layer_norm,
+    linear_gelu,
+    patch_attention,
+    prepare_images,
+    rotate_patches,
+)
 
-__all__ = ['add_norm', 'attention', 'gather_rotate', 'likeliest', 'quantise', 'sample',
+__all__ = ['add_layer_norm', 'add_norm', 'attention', 'gather_rotate', 'likeliest', 'linear_gelu',
+           'patch_attention', 'prepare_images', 'quantise', 'rotate_patches', 'sample',
            'shared_attention', 'silu_mul', 'store_heads', 'window_attention']
 FP8 = torch.float8_e4m3fn
 _MAX = tl.constexpr(FP8_MAX)

@@ -47,4 +47,11 @@ class FastPath:
 
 def operations(fusion: bool, device: torch.device) -> ModuleType:
     """Module of the operations: Triton's where wanted and possible, else plain torch."""
-    return reference
+    if not fusion or device.type != 'cuda':
+        return reference
+    try:
+        from . import kernels
+    except ImportError as error:
+        log.warning('no fused kernels: %s', error)
+        return reference
+    return kernels

@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from .. import images
 from ..attention import causal
+from ..config import PromptConfig, VisionConfig
 from ..quantization.products import Activation, Product
 from ..rotary import rotate
 
@@ -164,3 +166,39 @@ def sample(logits: Tensor, allowed: Tensor, draws: Tensor, sampling: Tensor) -> 
     reached = kept.cumsum(-1, dtype=torch.float64)
     wanted = draws[:, None] * reached[:, -1:]
     return torch.searchsorted(reached, wanted, right=True).squeeze(-1)
+
+
+def prepare_images(raw: Tensor, vision: VisionConfig, prompt: PromptConfig,
+                   dtype: torch.dtype) -> tuple[Tensor, tuple[int, int]]:
+    """RGB uint8 `raw` [n, H, W, 3] -> patch rows of type `dtype` and their grid (`images`)."""
+    patches, grid = images.prepare(raw.permute(0, 3, 1, 2), vision, prompt)
+    return patches.to(dtype), grid
+
+
+def add_layer_norm(x: Tensor, product: Tensor | None, bias: Tensor | None,
+                   norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+    """Residual `x` [m, h] plus `product` and its `bias` [h], and the layer norm of that."""
+    if product is not None:
+        x = x + (product + bias)
+    return x, norm(x)
+
+
+def rotate_patches(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """
+    Queries, keys (both rotated) and values [n, heads, p, d] of `qkv` [n, p, 3, heads, d].
+
+    `cos`, `sin` [p, d] in float32.
+    """
+    q, k, v = qkv.permute(2, 0, 3, 1, 4)
+    return *(rotate(x.float(), cos, sin).to(x.dtype) for x in (q, k)), v
+
+
+def patch_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Full attention within each image, [n, heads, p, d] -> [n p, heads d]."""
+    out = F.scaled_dot_product_attention(q, k, v)
+    return out.transpose(1, 2).flatten(0, 1).flatten(1)
+
+
+def linear_gelu(x: Tensor, linear: nn.Linear) -> Tensor:
+    """Linear layer and the tanh form of GELU."""
+    return F.gelu(linear(x), approximate='tanh')
