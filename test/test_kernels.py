@@ -11,6 +11,7 @@ from flashdrive_ros.core.fast import reference  # noqa: E402
 from flashdrive_ros.core.fast.reference import HeadNorms, Rotation, Store  # noqa: E402
 from flashdrive_ros.core.quantization.products import Product  # noqa: E402
 
+
 def interpreter_loops() -> bool:
     """Triton's interpreter makes loop bounds of arrays of one element, which new NumPy refuses."""
     try:

@@ -69,12 +69,12 @@ def _attend(q, k, v, limits, k_head, k_slot, own_k, own_v, own_head, own_slot, o
     acc = tl.zeros((ROWS, D), tl.float32)
     k += head * k_head
     v += head * k_head
-    whole = tl.maximum(first, first + (tl.minimum(end, least) - first) // KEYS * KEYS)
+    whole = first + tl.maximum(tl.minimum(end, least) - first, 0) // KEYS * KEYS
     for start in range(first, whole, KEYS):
         keys = start + tl.arange(0, KEYS)
         place = keys[:, None] * k_slot + d[None, :]
-        top, total, acc = _tile(queries, tl.load(k + place), tl.load(v + place), 0, top, total, acc,
-                                scale, False)
+        top, total, acc = _tile(queries, tl.load(k + place), tl.load(v + place), 0, top, total,
+                                acc, scale, False)
     for start in range(whole, end, KEYS):
         keys = start + tl.arange(0, KEYS)
         place = keys[:, None] * k_slot + d[None, :]
@@ -83,7 +83,7 @@ def _attend(q, k, v, limits, k_head, k_slot, own_k, own_v, own_head, own_slot, o
         top, total, acc = _tile(queries, tl.load(k + place, mask=inside, other=0.0),
                                 tl.load(v + place, mask=inside, other=0.0), seen, top, total, acc,
                                 scale, True)
-    if OWN:
+    if OWN:  # noqa: SIM102 (decided when it is compiled)
         if split == SPLITS - 1:
             sample = token // per_sample
             begin = tl.min(sample, 0) * per_sample

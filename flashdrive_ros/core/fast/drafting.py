@@ -20,8 +20,9 @@ class FastDrafter:
     """
     Computes what `speculative.Draft.propose` does, for one block.
 
-    `context` [n, hidden] are the fused features of the last tokens before it.  They join the block's rows before each layer's projection, so that their keys and
-    values cost no second pass over the weights.
+    `context` [n, hidden] are the fused features of the last tokens before it.  They join
+    the block's rows before each layer's projection, so that their keys and values cost no
+    second pass over the weights.
     """
 
     def __init__(self, draft: Draft, model: Alpamayo, operations: ModuleType):
@@ -65,15 +66,19 @@ class FastDrafter:
             q = ops.store_heads(self._project(attention, joined), head_norms(attention), rotation,
                                 store)
             heads = ops.attention(q[n:], store.k, store.v, limits)
-            merged = ops.quantise(heads) if takes_fp8(attention.o_proj) else Activation(heads)
+            merged = Activation(heads)
+            if takes_fp8(attention.o_proj, len(x)):
+                merged = ops.quantise(heads)
             norm = layer.post_attention_layernorm
             x, normed = ops.add_norm(x, multiply(attention.o_proj, merged), norm.weight, norm.eps,
-                                     takes_fp8(mlp.gate_up_proj))
-            gated = ops.silu_mul(multiply(mlp.gate_up_proj, normed), takes_fp8(mlp.down_proj))
+                                     takes_fp8(mlp.gate_up_proj, len(x)))
+            gated = ops.silu_mul(multiply(mlp.gate_up_proj, normed),
+                                 takes_fp8(mlp.down_proj, len(x)))
             product = multiply(mlp.down_proj, gated)
         norm = self.drafter.norm
         return ops.add_norm(x, product, norm.weight, norm.eps)[1].values
 
     def _project(self, attention: Attention, rows: Tensor) -> Product:
-        matrix = attention.qkv_proj
-        return multiply(matrix, self.ops.quantise(rows) if takes_fp8(matrix) else Activation(rows))
+        linear = attention.qkv_proj
+        return multiply(linear, self.ops.quantise(rows) if takes_fp8(linear, len(rows))
+                        else Activation(rows))

@@ -4,10 +4,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..decoder import Attention, Decoder, DecoderLayer, TapList
+from ..quantization.linear import QuantLinear
 from ..quantization.products import Activation, Product
 from .reference import HeadNorms
 
@@ -15,16 +17,19 @@ Attend = Callable[[int, Product, HeadNorms, int], Tensor]
 """(layer, q|k|v [n, .], head norms, m) -> [m, heads * d] of the last m tokens; keys are stored."""
 
 
-def multiply(matrix: nn.Module, activation: Activation) -> Product:
-    """Product of a linear layer without bias, plain or quantised."""
-    if isinstance(matrix, nn.Linear):
-        return Product(F.linear(activation.values, matrix.weight))
-    return matrix(activation)
+def multiply(linear: nn.Module, activation: Activation) -> Product:
+    """Product of a projection, quantised or not, with activations as it reads them or plain."""
+    if not isinstance(linear, QuantLinear):
+        return Product(F.linear(activation.values, linear.weight))
+    if activation.row_scale is None:
+        activation = linear.matrix.activate(activation.values)
+    return linear.matrix(activation)
 
 
-def takes_fp8(matrix: nn.Module) -> bool:
-    """Say whether `matrix` multiplies e4m3 activations."""
-    return getattr(matrix, 'takes_fp8', False)
+def takes_fp8(linear: nn.Module, rows: int) -> bool:
+    """Say whether `linear` multiplies so many rows of activations as e4m3."""
+    return (isinstance(linear, QuantLinear)
+            and linear.matrix.activation_type(rows) == torch.float8_e4m3fn)
 
 
 def head_norms(attention: Attention) -> HeadNorms:
@@ -69,15 +74,15 @@ class Stack:
         """Residual stream and what is still to be added to it, behind one layer."""
         ops, attention, mlp = self.ops, layer.self_attn, layer.mlp
         x, normed = ops.add_norm(x, product, layer.input_layernorm.weight,
-                                 layer.input_layernorm.eps, takes_fp8(attention.qkv_proj))
+                                 layer.input_layernorm.eps, takes_fp8(attention.qkv_proj, len(x)))
         if taps is not None:
             taps.append(x[None])
         last = len(x) if last is None else last
         heads = attend(index, multiply(attention.qkv_proj, normed), head_norms(attention), last)
-        merged = ops.quantise(heads) if takes_fp8(attention.o_proj) else Activation(heads)
+        merged = ops.quantise(heads) if takes_fp8(attention.o_proj, last) else Activation(heads)
         product = multiply(attention.o_proj, merged)
         norm = layer.post_attention_layernorm
         x, normed = ops.add_norm(x[-last:], product, norm.weight, norm.eps,
-                                 takes_fp8(mlp.gate_up_proj))
-        gated = ops.silu_mul(multiply(mlp.gate_up_proj, normed), takes_fp8(mlp.down_proj))
+                                 takes_fp8(mlp.gate_up_proj, last))
+        gated = ops.silu_mul(multiply(mlp.gate_up_proj, normed), takes_fp8(mlp.down_proj, last))
         return x, multiply(mlp.down_proj, gated)
