@@ -35,7 +35,7 @@ from .stream import PromptStream
 from .streaming import Window, time_reason
 from .text import between
 from .tokenizer import Tokenizer
-from .trajectories import ActionContext, VelocityField, draw_noise, drive
+from .trajectories import ActionContext, VelocityField, draw_noise, drive_from, start_of
 from .trajectory_tokens import history_token_ids
 from .types import (
     GRID_NS,
@@ -61,6 +61,7 @@ class Engine:
                  drafter: Drafter | None = None):
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self.drafter, self.policy = drafter, DraftingPolicy()
+        self.action = held_constants(model.config.action, model.dtype)
         self.generator = torch.Generator(model.device)
         self.plan_id = self.plans_since_reset = 0
         self.memory = FrameMemory(model, self.frames_per_camera)
@@ -283,12 +284,13 @@ class Engine:
             else:
                 unguided, _, _ = self._prefill('unguided', unguided_layout, features, shift,
                                                history_ids)
+        start = start_of(ego, self.action)  # while the device prefills
         with clock('reason'):
             reasoned = self._reason(stream, hidden[-1], taps)
             if self.config.settle_reasoning:
                 reasoned = settle(stream, reasoned)
         with clock('act'):
-            trajectories = self._act(stream, unguided, reasoned, ego)
+            trajectories = self._act(stream, unguided, reasoned, start)
         with clock('draw'):
             primitives = self._draw(stream, memory.encoded[frames.t0_ns].sizes)
         state = WindowState('prefill' if shift == layout.frames else 'streaming', why,
@@ -369,27 +371,26 @@ class Engine:
         self.policy.note(reasoned.texts)
         return reasoned
 
-    def _act(self, stream, unguided, reasoned, ego) -> unicycle.UnicycleTrajectory:
+    def _act(self, stream, unguided, reasoned, start) -> unicycle.UnicycleTrajectory:
         """Flow matching from noise to controls, and the controls as trajectories."""
-        action = held_constants(self.model.config.action, self.model.dtype)
         samples = self.config.num_trajectories
         if self._flows(stream, unguided, reasoned):
-            noise = draw_noise(samples, action.n_waypoints, self.config.noise_temperature,
-                               self.generator)
-            controls = stream.flow.run(reasoned, noise, self.flow_steps,
-                                       self.config.velocity_reuse)
-            return drive(controls, ego, action)
+            return stream.flow.run(reasoned, self._noise(), self.flow_steps,
+                                   self.config.velocity_reuse, start)
         context = ActionContext(stream, samples, reasoned)
         other = None
         if unguided is not None:
             other = ActionContext(unguided, samples, follow(unguided, reasoned))
         field = VelocityField(self.model, context, other, self.config.nav_guidance_weight)
-        noise = draw_noise(samples, action.n_waypoints, self.config.noise_temperature,
-                           self.generator)
+        noise = self._noise()
         controls = integrate(field, noise, self.flow_steps, reuse=self.config.velocity_reuse)
         if self.flow_observer is not None:
             self.flow_observer(field, noise)
-        return drive(controls, ego, action)
+        return drive_from(start, controls.cpu(), self.action)
+
+    def _noise(self) -> Tensor:
+        return draw_noise(self.config.num_trajectories, self.action.n_waypoints,
+                          self.config.noise_temperature, self.generator)
 
     def _flows(self, stream: PromptStream, unguided: PromptStream | None,
                reasoned: Reasoned) -> bool:

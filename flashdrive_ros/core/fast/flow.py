@@ -1,4 +1,4 @@
-"""Flow matching in the action expert: all its steps as one stage."""
+"""Flow matching in the action expert, from noise to trajectories, as one stage."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..action import integrate
+from ..action import held_constants, integrate
 from ..quantization.products import Product
 from ..reasoning import Reasoned
 from ..rotary import decoder_rotary
+from ..trajectories import drive_from
+from ..unicycle import UnicycleTrajectory
 from .reference import HeadNorms, Rotation, Store
 from .stack import Stack
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 class Flow:
     """
-    Noise to controls of K samples that share one reasoning.
+    Noise to trajectories of K samples that share one reasoning.
 
     Action tokens attend to the stream's slots before `visible`, and to their own
     sample's; the first of them has the position of slot `first`.
@@ -30,8 +32,10 @@ class Flow:
         self.model, self.config = model, model.config.action
         self.stack = Stack(model.expert, stream.ops)
         device = model.device
-        self.first, self.visible = (torch.zeros((), dtype=torch.long, device=device)
-                                    for _ in range(2))
+        self.numbers = torch.zeros(2, dtype=torch.long, device=device)
+        self.first, self.visible = self.numbers
+        self.start = torch.zeros(2, device=device)
+        self.action = held_constants(self.config, model.dtype)
         self.frequencies = model.frequencies()
         tail = stream.cache.capacity - stream.cache.prompt_slots + 1
         positions = stream.layout.next_position + torch.arange(
@@ -39,24 +43,34 @@ class Flow:
         self.cos, self.sin = decoder_rotary(positions.expand(3, -1), model.config.expert,
                                             model.dtype)
         self.noise: dict[int, Tensor] = {}
-        self.controls: dict[int, Tensor] = {}
+        self.results: dict[int, Tensor] = {}
+        """Trajectories [K, N, 7] by K, in memory that the device writes to."""
 
     def serves(self, reasoned: Reasoned) -> bool:
         """Say whether this model's samples can be drawn here: not each with its own reasoning."""
         return reasoned.tails is None and self.model.config.expert_non_causal_attention
 
-    def run(self, reasoned: Reasoned, noise: Tensor, steps: int,
-            reuse: tuple[int, ...]) -> Tensor:
-        """Controls [K, N, 2] from `noise` [K, N, 2]; see `action.integrate`."""
+    def run(self, reasoned: Reasoned, noise: Tensor, steps: int, reuse: tuple[int, ...],
+            start: Tensor) -> UnicycleTrajectory:
+        """
+        Trajectories from `noise` [K, N, 2] and the ego's `start` (`trajectories.start_of`).
+
+        `steps` and `reuse` are those of `action.integrate`.
+        """
         samples = len(noise)
-        self.first.fill_(reasoned.first_action_slot[0])
-        self.visible.fill_(reasoned.visible[0])
+        self.numbers.copy_(torch.tensor((reasoned.first_action_slot[0], reasoned.visible[0])))
+        self.start.copy_(start)
         if samples not in self.noise:
-            self.noise[samples], self.controls[samples] = noise.clone(), torch.empty_like(noise)
+            self.noise[samples] = torch.empty_like(noise)
+            self.results[samples] = torch.empty(*noise.shape[:2], 7,
+                                                pin_memory=noise.device.type == 'cuda')
         self.noise[samples].copy_(noise)
         self.stream.stages.run(('flow', samples, steps, reuse),
                                lambda: self._flow(samples, steps, reuse))
-        return self.controls[samples]
+        if noise.device.type == 'cuda':
+            torch.cuda.current_stream(noise.device).synchronize()
+        result = self.results[samples].clone()
+        return UnicycleTrajectory(result[..., :3], *result[..., 3:].unbind(-1))
 
     def _flow(self, samples: int, steps: int, reuse: tuple[int, ...]) -> None:
         """Stage: all Euler steps."""
@@ -73,7 +87,10 @@ class Flow:
             tokens = model.action_in_proj(x, t, self.frequencies)
             hidden = self.stack(tokens.flatten(0, 1), attend)
             return model.action_out_proj(hidden).float().view_as(x)
-        self.controls[samples].copy_(integrate(velocity, self.noise[samples], steps, reuse=reuse))
+        controls = integrate(velocity, self.noise[samples], steps, reuse=reuse)
+        made = drive_from(self.start, controls, self.action)
+        rest = torch.stack((made.yaw, made.speed, made.acceleration, made.curvature), -1)
+        self.results[samples].copy_(torch.cat((made.xyz, rest), -1), non_blocking=True)
 
 
 class ActionAttention:
