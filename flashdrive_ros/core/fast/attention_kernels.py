@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from . import flash_attention
 from .reference import Store
 
 
@@ -166,6 +167,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, limits: Tensor) -> Tensor:
 def window_attention(q: Tensor, k: Tensor, v: Tensor, slots: Tensor,
                      runs: list[tuple[int, int, int]]) -> Tensor:
     """See `reference.window_attention`."""
+    if flash_attention.serves(q):
+        return flash_attention.window_attention(q, k, v, runs)
     rows = len(q) * q.shape[1] // len(k)
     tile = _row_tile(rows, 128)
     return _run(q, k, v, slots, Tiles(tile, 64, 1, 8 if tile >= 128 else 4, 3))
