@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -137,7 +137,7 @@ class Engine:
             if getattr(config, name) != getattr(self.config, name):
                 raise InputError(f'{name} can not change while a model is loaded')
         self._check(config)
-        drawing = self._drawing(config)
+        drawing, known = self._drawing(config), self.streams
         if self._tail_slots(config) != self._tail_slots(self.config) or (
                 _sees_window(drawing) != _sees_window(self.drawing)):
             self.streams = {}
@@ -150,7 +150,30 @@ class Engine:
             self.streams = {}
             self.memory.invalidate(f'{changed[0]} changed')
             self.fast = self._fast_path(config)
+        if self.fast is not None and config.recompute_labels != self.config.recompute_labels:
+            self.memory.invalidate('recompute_labels changed')
+        layouts = {name: stream.layout for name, stream in known.items()}
         self.config, self.drawing = config, drawing
+        self._prepare(layouts)
+
+    @torch.inference_mode()
+    def _prepare(self, layouts: Mapping[str, PromptLayout]) -> None:
+        """Capture now what the next windows of these streams need."""
+        if self.fast is None or not self.fast.pool.enabled:
+            return
+        for name, layout in layouts.items():
+            if name not in self.streams:
+                self.streams[name] = self._stream(layout, self._tail_slots(self.config),
+                                                  self._window_drafter(name))
+            draft = None
+            if self.drafter is not None:
+                context = self._taps(layout, always=True).last
+                hidden = self.model.config.text.hidden_size
+                draft = self._draft(torch.zeros(context, hidden, dtype=self.model.dtype,
+                                                device=self.model.device))
+            if self.streams[name].prepare(self.config, self.flow_steps, draft,
+                                          self.measure_acceptance):
+                self.memory.invalidate('its graphs were captured')
 
     def _fast_path(self, config: EngineConfig) -> FastPath | None:
         """What computes in place of the plain path, if anything."""
@@ -206,6 +229,7 @@ class Engine:
         if measures:
             self.policy.cost = pass_ms['on'] / pass_ms['off']
             log.info('a drafted round takes %.2f plain steps', self.policy.cost)
+        self._prepare({name: stream.layout for name, stream in self.streams.items()})
         self.plan_id = plan_id
         self.reset('start')
 
@@ -323,9 +347,9 @@ class Engine:
             return f'periodic refresh every {period:g} s'
         return ''
 
-    def _taps(self, layout: PromptLayout) -> Taps | None:
+    def _taps(self, layout: PromptLayout, always: bool = False) -> Taps | None:
         """Collector of what the drafter reads of the prompt's end; None: this window is plain."""
-        if self.drafter is None or not self.policy.due(self.config.drafting):
+        if self.drafter is None or not (always or self.policy.due(self.config.drafting)):
             return None
         config = self.drafter.config
         return Taps(config, min(config.context_len, layout.size - layout.suffix))
@@ -361,8 +385,7 @@ class Engine:
     def _reason(self, stream: PromptStream, hidden: Tensor, taps: Taps | None) -> Reasoned:
         config, draft = self.config, None
         if taps is not None:
-            draft = Draft(self.drafter, self.drafter.fuse(taps.chosen())[0], {
-                self.tokenizer.id('cot_end'): self.tokenizer.id('traj_future_start')})
+            draft = self._draft(self.drafter.fuse(taps.chosen())[0])
         what = stream, self.tokenizer, hidden, config, self.generator, draft
         if config.separate_reasonings and config.num_trajectories > 1:
             reasoned = reason_separately(*what)
@@ -370,6 +393,11 @@ class Engine:
             reasoned = reason(*what, self.measure_acceptance)
         self.policy.note(reasoned.texts)
         return reasoned
+
+    def _draft(self, context: Tensor) -> Draft:
+        """Drafter of a reasoning, given its features [n, hidden] of the prompt's end."""
+        return Draft(self.drafter, context, {
+            self.tokenizer.id('cot_end'): self.tokenizer.id('traj_future_start')})
 
     def _act(self, stream, unguided, reasoned, start) -> unicycle.UnicycleTrajectory:
         """Flow matching from noise to controls, and the controls as trajectories."""

@@ -76,10 +76,12 @@ class Stages:
         stage()
         self.graphs[key] = pool.capture(stage, f'{self.name} {key}')
 
-    def forget(self, name: str) -> None:
-        """Drop the graphs of one kind: those whose key begins with `name`."""
-        for key in [key for key in self.graphs if key[0] == name]:
-            del self.graphs[key]
+    def prepare(self, key: tuple, stage: Stage) -> bool:
+        """Capture `stage`, and say so, unless it was; what it writes must not matter now."""
+        due = self.pool.enabled and key not in self.graphs
+        if due:
+            self.run(key, stage)
+        return due
 
     def destroy(self) -> None:
         """Drop all graphs; the next run of a stage captures it again."""

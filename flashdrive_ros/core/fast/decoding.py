@@ -6,6 +6,7 @@ round's tokens once, to know whether the text has ended.
 """
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -66,16 +67,16 @@ class Decoding:
         self.hidden.copy_(hidden)
         drafter = None if draft is None else self._prepare(draft)
         stages, greedy = stream.stages, config.greedy
-        stages.run(('first', greedy), lambda: self._first(greedy))
+        stages.run(('first', greedy), partial(self._first, greedy))
         if draft is None:
             row.take(self._tokens(1)[0])
         while not row.stop:
             if draft is None:
-                stages.run(('step', greedy), lambda: self._step(greedy))
+                stages.run(('step', greedy), partial(self._step, greedy))
                 row.take(self._tokens(1)[0])
                 continue
             stages.run(('round', greedy, id(draft.drafter), accept),
-                       lambda: self._round(drafter, greedy, accept))
+                       partial(self._round, drafter, greedy, accept))
             anchor, *chosen, accepted = self._tokens(draft.block_size + 2)
             if not row.ids:  # the first token is read with the first round's
                 row.take(anchor)
@@ -84,6 +85,21 @@ class Decoding:
         if draft is not None and len(row.ids) == 1:
             cached = 1  # it was the anchor of a round that came to nothing
         stream.truncate(base + cached)
+
+    def prepare(self, greedy: bool, draft: Draft | None, accept: int | None) -> None:
+        """Capture the stages of these settings."""
+        stages = self.stream.stages
+        self.base.fill_(self.stream.layout.size)
+        self.allowed.fill_(True)
+        self.sampling.fill_(1.0)
+        self.count.fill_(1)
+        stages.prepare(('first', greedy), partial(self._first, greedy))
+        stages.prepare(('step', greedy), partial(self._step, greedy))
+        if draft is not None:
+            drafter = self._prepare(draft)
+            self.count.fill_(1)
+            stages.prepare(('round', greedy, id(draft.drafter), accept),
+                           partial(self._round, drafter, greedy, accept))
 
     def _prepare(self, draft: Draft) -> FastDrafter:
         """Give a drafter its context for the first round."""

@@ -1,6 +1,7 @@
 """Flow matching in the action expert, from noise to trajectories, as one stage."""
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -60,17 +61,29 @@ class Flow:
         samples = len(noise)
         self.numbers.copy_(torch.tensor((reasoned.first_action_slot[0], reasoned.visible[0])))
         self.start.copy_(start)
-        if samples not in self.noise:
-            self.noise[samples] = torch.empty_like(noise)
-            self.results[samples] = torch.empty(*noise.shape[:2], 7,
-                                                pin_memory=noise.device.type == 'cuda')
+        self._allocate(samples)
         self.noise[samples].copy_(noise)
         self.stream.stages.run(('flow', samples, steps, reuse),
-                               lambda: self._flow(samples, steps, reuse))
+                               partial(self._flow, samples, steps, reuse))
         if noise.device.type == 'cuda':
             torch.cuda.current_stream(noise.device).synchronize()
         result = self.results[samples].clone()
         return UnicycleTrajectory(result[..., :3], *result[..., 3:].unbind(-1))
+
+    def prepare(self, samples: int, steps: int, reuse: tuple[int, ...]) -> None:
+        """Capture the stage of these settings."""
+        self._allocate(samples)
+        size = self.stream.layout.size
+        self.numbers.copy_(torch.tensor((size, size)))
+        self.stream.stages.prepare(('flow', samples, steps, reuse),
+                                   partial(self._flow, samples, steps, reuse))
+
+    def _allocate(self, samples: int) -> None:
+        if samples not in self.noise:
+            shape = samples, self.config.n_waypoints
+            device = self.start.device
+            self.noise[samples] = torch.zeros(*shape, 2, device=device)
+            self.results[samples] = torch.zeros(*shape, 7, pin_memory=device.type == 'cuda')
 
     def _flow(self, samples: int, steps: int, reuse: tuple[int, ...]) -> None:
         """Stage: all Euler steps."""

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from types import ModuleType
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..attention import runs
+from ..config import EngineConfig
 from ..decoder import TapList
 from ..drafter import Drafter, Taps
 from ..graphs import GraphPool, Stages
@@ -16,6 +18,7 @@ from ..kv_cache import KVCache
 from ..model import Alpamayo
 from ..prompt import PromptLayout
 from ..quantization.products import Product
+from ..speculative import Draft
 from ..stream import PromptStream, both
 from ..streaming import computed_slots, new_blocks, slide_table
 from ..vision import ImageFeatures
@@ -70,7 +73,7 @@ class FastStream(PromptStream):
             self.ids[slice(*layout.history)] = torch.from_numpy(history_ids).to(self.ids.device)
         if shift:
             self._fill_images(features, shift)
-        self.stages.run(('window', shift, labels), lambda: self._window(shift, labels))
+        self.stages.run(('window', shift, labels), partial(self._window, shift, labels))
         self.length = layout.size
         self._show('window', taps)
         return self.hidden[None], len(computed_slots(layout, shift, labels))
@@ -84,6 +87,31 @@ class FastStream(PromptStream):
         buffer = self.images[shift]
         torch.cat([p.tokens for p in parts], out=buffer.tokens)
         torch.cat([p.deepstack for p in parts], 1, out=buffer.deepstack)
+
+    def prepare(self, config: EngineConfig, flow_steps: int, draft: Draft | None,
+                accept: int | None) -> bool:
+        """
+        Capture all stages that a step may need with these settings and have not run yet.
+
+        Says whether the window that the stream holds was lost by this.  `accept` is as in
+        `Decoding.write`.
+        """
+        layout, stages, labels = self.layout, self.stages, config.recompute_labels
+        lost = False
+        for shift in range(1, layout.frames + 1):
+            if shift not in self.images:
+                count = len(layout.image_token_slots(new_blocks(layout, shift)))
+                taps = len(self.model.config.vision.deepstack_visual_indexes)
+                self.images[shift] = ImageFeatures(
+                    self.hidden.new_zeros(count, len(self.hidden)),
+                    self.hidden.new_zeros(taps, count, len(self.hidden)))
+            lost |= stages.prepare(('window', shift, labels),
+                                   partial(self._window, shift, labels))
+        self.first.fill_(layout.size)
+        stages.prepare(('extend', 1), partial(self._extend, 1))
+        self.decoding.prepare(config.greedy, draft, accept)
+        self.flow.prepare(config.num_trajectories, flow_steps, config.velocity_reuse)
+        return lost
 
     def _window(self, shift: int, labels: str) -> None:
         """Stage: slide, rotate the cache, compute what is new; fills `hidden`."""
@@ -152,7 +180,7 @@ class FastStream(PromptStream):
             return super().extend(token_ids, taps)
         self.block[:count] = token_ids
         self.first.fill_(self.length)
-        self.stages.run(('extend', count), lambda: self._extend(count))
+        self.stages.run(('extend', count), partial(self._extend, count))
         self.length += count
         self._show(f'extend {count}', taps)
         return self.extended[:count].clone()
