@@ -13,7 +13,7 @@ from ..reasoning import Reasoned
 from ..rotary import decoder_rotary
 from ..trajectories import drive_from
 from ..unicycle import UnicycleTrajectory
-from .reference import HeadNorms, Rotation, Store
+from .reference import Ahead, HeadNorms, Rotation, Store
 from .stack import Stack
 
 if TYPE_CHECKING:
@@ -112,9 +112,10 @@ class ActionAttention:
     def __init__(self, flow: Flow, rotation: Rotation, own: Store, samples: int):
         self.flow, self.rotation, self.own, self.samples = flow, rotation, own, samples
 
-    def __call__(self, layer: int, product: Product, norms: HeadNorms, last: int) -> Tensor:
+    def __call__(self, layer: int, product: Product, norms: HeadNorms, last: int,
+                 ahead: Ahead | None) -> Tensor:
         """Store and attend; see `stack.Attend`."""
         ops, cache = self.flow.stream.ops, self.flow.stream.cache
-        q = ops.store_heads(product, norms, self.rotation, self.own)
+        q = ops.store_heads(product, norms, self.rotation, self.own, ahead=ahead)
         return ops.shared_attention(q, cache.k[layer], cache.v[layer], self.flow.visible, self.own,
                                     self.samples)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..quantization.products import Activation, Product
 from .attention_kernels import attention, shared_attention, window_attention
-from .reference import FP8_MAX, HeadNorms, Rotation, Store
+from .reference import FP8_MAX, Ahead, HeadNorms, Rotation, Store
 from .sampling_kernels import likeliest, sample
 from .vision_kernels import (
     add_layer_norm,
@@ -26,7 +26,29 @@ __all__ = ['add_layer_norm', 'add_norm', 'attention', 'gather_rotate', 'likelies
            'patch_attention', 'prepare_images', 'quantise', 'rotate_patches', 'sample',
            'shared_attention', 'silu_mul', 'store_heads', 'window_attention']
 FP8 = torch.float8_e4m3fn
+FETCHED_BYTES = 0
+"""Most bytes of weights that a kernel asks the L2 cache for."""
 _MAX = tl.constexpr(FP8_MAX)
+
+
+@triton.jit
+def _fetch(weights, chunks, program, programs, EACH: tl.constexpr):
+    """Ask the L2 cache for this program's share of `chunks` of 4 KiB; waits for nothing."""
+    chunk = tl.minimum(program + tl.arange(0, EACH) * programs, chunks - 1)
+    address = weights.to(tl.int64) + chunk.to(tl.int64) * 4096
+    tl.inline_asm_elementwise('cp.async.bulk.prefetch.L2.global [$1], 4096; mov.u32 $0, 0;',
+                              '=r,l', [address], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def _fetch_ahead(first, first_chunks, then, then_chunks, FIRST: tl.constexpr,
+                 THEN: tl.constexpr):
+    program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    programs = tl.num_programs(0) * tl.num_programs(1)
+    if FIRST > 0:
+        _fetch(first, first_chunks, program, programs, FIRST)
+    if THEN > 0:
+        _fetch(then, then_chunks, program, programs, THEN)
 
 
 @triton.jit
@@ -60,7 +82,9 @@ def _quantise(values, out, out_scale, width, BLOCK: tl.constexpr):
 
 @triton.jit
 def _add_norm(x, product, row_scale, column_scale, weight, summed, out, out_scale, width, eps,
-              BLOCK: tl.constexpr, ADD: tl.constexpr, SCALED: tl.constexpr, FP8: tl.constexpr):
+              first, first_chunks, then, then_chunks, BLOCK: tl.constexpr, ADD: tl.constexpr,
+              SCALED: tl.constexpr, FP8: tl.constexpr, FIRST: tl.constexpr, THEN: tl.constexpr):
+    _fetch_ahead(first, first_chunks, then, then_chunks, FIRST, THEN)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < width
@@ -78,8 +102,10 @@ def _add_norm(x, product, row_scale, column_scale, weight, summed, out, out_scal
 
 
 @triton.jit
-def _silu_mul(product, row_scale, column_scale, out, out_scale, width, BLOCK: tl.constexpr,
-              SCALED: tl.constexpr, FP8: tl.constexpr):
+def _silu_mul(product, row_scale, column_scale, out, out_scale, width, first, first_chunks, then,
+              then_chunks, BLOCK: tl.constexpr, SCALED: tl.constexpr, FP8: tl.constexpr,
+              FIRST: tl.constexpr, THEN: tl.constexpr):
+    _fetch_ahead(first, first_chunks, then, then_chunks, FIRST, THEN)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < width
@@ -95,8 +121,10 @@ def _silu_mul(product, row_scale, column_scale, out, out_scale, width, BLOCK: tl
 @triton.jit
 def _store_heads(product, row_scale, column_scale, q_weight, k_weight, cos, sin, table_rows,
                  queries, k, v, slots, k_head, k_slot, master_k, master_v, rows, m_head, m_slot,
-                 eps, HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
-                 SCALED: tl.constexpr, MASTER: tl.constexpr):
+                 eps, first_ahead, first_chunks, then, then_chunks, HEADS: tl.constexpr,
+                 KV: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, SCALED: tl.constexpr,
+                 MASTER: tl.constexpr, FIRST: tl.constexpr, THEN: tl.constexpr):
+    _fetch_ahead(first_ahead, first_chunks, then, then_chunks, FIRST, THEN)
     token = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * BLOCK
     heads = first + tl.arange(0, BLOCK)[:, None]
@@ -164,6 +192,20 @@ def _scales(product: Product) -> tuple[Tensor | None, Tensor | None, bool]:
     return product.row_scale, product.column_scale, product.row_scale is not None
 
 
+def _ahead(ahead: Ahead | None, programs: int) -> tuple[dict, Tensor | None]:
+    """Arguments of `_fetch_ahead` besides the first weights, and these."""
+    left, arguments = FETCHED_BYTES, []
+    for weights in ahead or () if left else ():
+        size = 0 if weights is None else min(weights.nbytes, left)
+        left -= size
+        arguments.append((weights, size // 4096))
+    (first, first_chunks), (then, then_chunks) = arguments or ((None, 0), (None, 0))
+    each = [triton.next_power_of_2(triton.cdiv(n, programs)) if n else 0
+            for n in (first_chunks, then_chunks)]
+    return {'first_chunks': first_chunks, 'then': then, 'then_chunks': then_chunks,
+            'FIRST': each[0], 'THEN': each[1]}, first
+
+
 def _row_output(like: Tensor, width: int, fp8: bool) -> tuple[Tensor, Tensor | None]:
     shape, device = (len(like), width), like.device
     values = torch.empty(shape, dtype=FP8 if fp8 else like.dtype, device=device)
@@ -179,34 +221,36 @@ def quantise(values: Tensor) -> Activation:
 
 
 def add_norm(x: Tensor, product: Product | None, weight: Tensor, eps: float,
-             fp8: bool = False) -> tuple[Tensor, Activation]:
+             fp8: bool = False, ahead: Ahead | None = None) -> tuple[Tensor, Activation]:
     """See `reference.add_norm`."""
     out, scale = _row_output(x, x.shape[1], fp8)
     block, warps = _block(x.shape[1])
     add = product is not None
     summed = torch.empty_like(x) if add else x
     row_scale, column_scale, scaled = _scales(product) if add else (None, None, False)
+    fetch, first = _ahead(ahead, len(x))
     _add_norm[len(x),](x, product.values if add else None, row_scale, column_scale, weight, summed,
-                       out, scale, x.shape[1], eps, BLOCK=block, ADD=add, SCALED=scaled, FP8=fp8,
-                       num_warps=warps)
+                       out, scale, x.shape[1], eps, first, **fetch, BLOCK=block, ADD=add,
+                       SCALED=scaled, FP8=fp8, num_warps=warps)
     return summed, Activation(out, scale)
 
 
-def silu_mul(product: Product, fp8: bool = False) -> Activation:
+def silu_mul(product: Product, fp8: bool = False, ahead: Ahead | None = None) -> Activation:
     """See `reference.silu_mul`."""
     values = product.values
     width = values.shape[1] // 2
     out, scale = _row_output(values, width, fp8)
     block, warps = _block(width) if fp8 else (1024, 4)
     row_scale, column_scale, scaled = _scales(product)
-    _silu_mul[len(values), triton.cdiv(width, block)](
-        values, row_scale, column_scale, out, scale, width, BLOCK=block, SCALED=scaled, FP8=fp8,
-        num_warps=warps)
+    grid = len(values), triton.cdiv(width, block)
+    fetch, first = _ahead(ahead, grid[0] * grid[1])
+    _silu_mul[grid](values, row_scale, column_scale, out, scale, width, first, **fetch,
+                    BLOCK=block, SCALED=scaled, FP8=fp8, num_warps=warps)
     return Activation(out, scale)
 
 
 def store_heads(product: Product, norms: HeadNorms, rotation: Rotation, store: Store,
-                master: Store | None = None) -> Tensor:
+                master: Store | None = None, ahead: Ahead | None = None) -> Tensor:
     """See `reference.store_heads`."""
     kv, _, d = store.k.shape
     n, width = product.values.shape
@@ -216,11 +260,13 @@ def store_heads(product: Product, norms: HeadNorms, rotation: Rotation, store: S
     row_scale, column_scale, scaled = _scales(product)
     to = master or Store(None, None, None)
     m_head, m_slot = master.k.stride()[:2] if master else (0, 0)
-    _store_heads[n, (heads + 2 * kv) // block](
+    grid = n, (heads + 2 * kv) // block
+    fetch, first = _ahead(ahead, grid[0] * grid[1])
+    _store_heads[grid](
         product.values, row_scale, column_scale, norms.q, norms.k, rotation.cos, rotation.sin,
         rotation.rows, queries, store.k, store.v, store.slots, *store.k.stride()[:2], to.k, to.v,
-        to.slots, m_head, m_slot, norms.eps, HEADS=heads, KV=kv, D=d, BLOCK=block, SCALED=scaled,
-        MASTER=master is not None, num_warps=2)
+        to.slots, m_head, m_slot, norms.eps, first, **fetch, HEADS=heads, KV=kv, D=d, BLOCK=block,
+        SCALED=scaled, MASTER=master is not None, num_warps=2)
     return queries
 
 

@@ -46,6 +46,13 @@ class Store(NamedTuple):
     slots: Tensor
 
 
+class Ahead(NamedTuple):
+    """Weights that are multiplied with next, which a kernel may fetch into the L2 cache."""
+
+    first: Tensor
+    then: Tensor | None = None
+
+
 def quantise(values: Tensor) -> Activation:
     """`values` [m, k] as e4m3 with a scale a row."""
     values = values.float()
@@ -59,21 +66,21 @@ def _activation(values: Tensor, fp8: bool) -> Activation:
 
 
 def add_norm(x: Tensor, product: Product | None, weight: Tensor, eps: float,
-             fp8: bool = False) -> tuple[Tensor, Activation]:
+             fp8: bool = False, ahead: Ahead | None = None) -> tuple[Tensor, Activation]:
     """Residual `x` [m, h] plus `product`, and the RMS norm of that."""
     if product is not None:
         x = x + product.apply()
     return x, _activation(F.rms_norm(x, weight.shape, weight, eps), fp8)
 
 
-def silu_mul(product: Product, fp8: bool = False) -> Activation:
+def silu_mul(product: Product, fp8: bool = False, ahead: Ahead | None = None) -> Activation:
     """SwiGLU of gate|up [m, 2 k]; [m, k]."""
     gate, up = product.apply().chunk(2, -1)
     return _activation(F.silu(gate) * up, fp8)
 
 
 def store_heads(product: Product, norms: HeadNorms, rotation: Rotation, store: Store,
-                master: Store | None = None) -> Tensor:
+                master: Store | None = None, ahead: Ahead | None = None) -> Tensor:
     """
     Norm and rotate queries and keys of q|k|v [n, (heads + 2 kv_heads) d]; queries [n, heads, d].
 

@@ -11,10 +11,15 @@ from torch import Tensor, nn
 from ..decoder import Attention, Decoder, DecoderLayer, TapList
 from ..quantization.linear import QuantLinear
 from ..quantization.products import Activation, Product
-from .reference import HeadNorms
+from .reference import Ahead, HeadNorms
 
-Attend = Callable[[int, Product, HeadNorms, int], Tensor]
-"""(layer, q|k|v [n, .], head norms, m) -> [m, heads * d] of the last m tokens; keys are stored."""
+Attend = Callable[[int, Product, HeadNorms, int, Ahead | None], Tensor]
+"""
+(layer, q|k|v [n, .], head norms, m, what is multiplied with next) -> [m, heads * d] of the
+last m tokens; their keys are stored.
+"""
+FEW_ROWS = 512
+"""With more rows, reading the weights is not what a product waits for."""
 
 
 def multiply(linear: nn.Module, activation: Activation) -> Product:
@@ -24,6 +29,12 @@ def multiply(linear: nn.Module, activation: Activation) -> Product:
     if activation.row_scale is None:
         activation = linear.matrix.activate(activation.values)
     return linear.matrix(activation)
+
+
+def weights_of(linear: nn.Module) -> Tensor | None:
+    """Where the weights of a projection lie, if they are one tensor."""
+    holder = linear.matrix if isinstance(linear, QuantLinear) else linear
+    return getattr(holder, 'weight', None)
 
 
 def takes_fp8(linear: nn.Module, rows: int) -> bool:
@@ -73,16 +84,25 @@ class Stack:
               attend: Attend, taps: TapList | None, last: int | None) -> tuple[Tensor, Product]:
         """Residual stream and what is still to be added to it, behind one layer."""
         ops, attention, mlp = self.ops, layer.self_attn, layer.mlp
-        x, normed = ops.add_norm(x, product, layer.input_layernorm.weight,
-                                 layer.input_layernorm.eps, takes_fp8(attention.qkv_proj, len(x)))
+        norm = layer.input_layernorm
+        x, normed = ops.add_norm(x, product, norm.weight, norm.eps,
+                                 takes_fp8(attention.qkv_proj, len(x)),
+                                 self._ahead(x, attention.qkv_proj))
         if taps is not None:
             taps.append(x[None])
         last = len(x) if last is None else last
-        heads = attend(index, multiply(attention.qkv_proj, normed), head_norms(attention), last)
+        heads = attend(index, multiply(attention.qkv_proj, normed), head_norms(attention), last,
+                       self._ahead(x, attention.o_proj, mlp.gate_up_proj))
         merged = ops.quantise(heads) if takes_fp8(attention.o_proj, last) else Activation(heads)
         product = multiply(attention.o_proj, merged)
         norm = layer.post_attention_layernorm
         x, normed = ops.add_norm(x[-last:], product, norm.weight, norm.eps,
-                                 takes_fp8(mlp.gate_up_proj, last))
-        gated = ops.silu_mul(multiply(mlp.gate_up_proj, normed), takes_fp8(mlp.down_proj, last))
+                                 takes_fp8(mlp.gate_up_proj, last),
+                                 self._ahead(x, mlp.gate_up_proj))
+        gated = ops.silu_mul(multiply(mlp.gate_up_proj, normed), takes_fp8(mlp.down_proj, last),
+                             self._ahead(x, mlp.down_proj))
         return x, multiply(mlp.down_proj, gated)
+
+    def _ahead(self, x: Tensor, *linears: nn.Module) -> Ahead | None:
+        """Weights to fetch before they are needed, where it is these that take the time."""
+        return Ahead(*map(weights_of, linears)) if len(x) <= FEW_ROWS else None

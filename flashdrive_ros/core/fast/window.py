@@ -24,7 +24,7 @@ from ..streaming import computed_slots, new_blocks, slide_table
 from ..vision import ImageFeatures
 from .decoding import Decoding
 from .flow import Flow
-from .reference import HeadNorms, Rotation, Store
+from .reference import Ahead, HeadNorms, Rotation, Store
 from .stack import Stack
 
 MAX_EXTENSION = 64
@@ -207,13 +207,14 @@ class WindowAttention:
         self.ops, self.cache, self.slots, self.runs = operations, cache, slots, slot_runs
         self.rows = cache.table[slots]
 
-    def __call__(self, layer: int, product: Product, norms: HeadNorms, last: int) -> Tensor:
+    def __call__(self, layer: int, product: Product, norms: HeadNorms, last: int,
+                 ahead: Ahead | None) -> Tensor:
         """Store and attend; see `stack.Attend`."""
         cache = self.cache
         q = self.ops.store_heads(
             product, norms, Rotation(cache.cos, cache.sin, self.slots),
             Store(cache.k[layer], cache.v[layer], self.slots),
-            Store(cache.master_k[layer], cache.master_v[layer], self.rows))
+            Store(cache.master_k[layer], cache.master_v[layer], self.rows), ahead)
         if last < len(q):
             return self.ops.attention(q[-last:], cache.k[layer], cache.v[layer],
                                       self.slots[-last:])
@@ -226,10 +227,11 @@ class TailAttention:
     def __init__(self, operations: ModuleType, cache: KVCache, slots: Tensor):
         self.ops, self.cache, self.slots = operations, cache, slots
 
-    def __call__(self, layer: int, product: Product, norms: HeadNorms, last: int) -> Tensor:
+    def __call__(self, layer: int, product: Product, norms: HeadNorms, last: int,
+                 ahead: Ahead | None) -> Tensor:
         """Store and attend; see `stack.Attend`."""
         cache = self.cache
         k, v = cache.k[layer], cache.v[layer]
         q = self.ops.store_heads(product, norms, Rotation(cache.cos, cache.sin, self.slots),
-                                 Store(k, v, self.slots))
+                                 Store(k, v, self.slots), ahead=ahead)
         return self.ops.attention(q[-last:], k, v, self.slots[-last:])
