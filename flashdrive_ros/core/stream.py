@@ -72,7 +72,7 @@ class PromptStream:
         own = None if self.drafter is None else Taps(self.drafter.config)
         hidden = self._forward(ids[slots], slots, images, rows, both(own, taps))
         if own is not None:
-            self._keep_features(slots, own)
+            self._keep_features(torch.from_numpy(slots).to(model.device), own)
         self.length = layout.size
         return hidden, len(slots)
 
@@ -87,9 +87,9 @@ class PromptStream:
         attend = PromptAttention(self.cache, torch.from_numpy(slots).to(model.device))
         return model.language_model(x[None], attend, deepstack, rows, taps)[0]
 
-    def _keep_features(self, slots, taps: Taps) -> None:
+    def _keep_features(self, slots: Tensor, taps: Taps) -> None:
         fused = self.drafter.fuse(taps.chosen())[0]
-        rows = self.cache.table[torch.from_numpy(slots).to(self.model.device)]
+        rows = self.cache.table[slots]
         self.features.index_copy_(0, rows, fused.to(self.features.dtype))
 
     def prompt_features(self) -> Tensor:

@@ -167,10 +167,10 @@ class FastStream(PromptStream):
         else:
             torch.stack(taps.chosen(), out=self.tapped[name])
 
-    def _show(self, name: str, taps: TapList | None) -> None:
-        """Let `taps` hold what the stage `name` kept."""
+    def _show(self, name: str, taps: TapList | None, count: int | None = None) -> None:
+        """Let `taps` hold what the stage `name` kept, of its first `count` tokens."""
         if taps is not None:
-            taps.kept = dict(zip(taps.wanted, self.tapped[name].clone()))
+            taps.kept = dict(zip(taps.wanted, self.tapped[name][:, :, :count].clone()))
 
     def extend(self, token_ids: Tensor, taps: Taps | None = None) -> Tensor:
         """Append `token_ids` [n] and return their final hidden states [n, hidden]."""
@@ -178,15 +178,22 @@ class FastStream(PromptStream):
         if count > MAX_EXTENSION or (taps is not None and (
                 self.reader is None or taps.last is not None)):
             return super().extend(token_ids, taps)
+        padded = 1 << (count - 1).bit_length()
+        if padded > self.room_behind(self.length):
+            padded = count
         self.block[:count] = token_ids
         self.first.fill_(self.length)
-        self.stages.run(('extend', count), partial(self._extend, count))
+        self.stages.run(('extend', padded), partial(self._extend, padded))
         self.length += count
-        self._show(f'extend {count}', taps)
+        self._show(f'extend {padded}', taps, count)
         return self.extended[:count].clone()
 
     def _extend(self, count: int) -> None:
-        """Stage: pass the first `count` tokens of `block` through the model, behind `first`."""
+        """
+        Stage: pass the first `count` tokens of `block` through the model, behind `first`.
+
+        What pads them is in slots behind those that count, where nothing looks.
+        """
         taps = None if self.reader is None else Taps(self.reader.config)
         self.extended[:count] = self.behind(self.block[:count], self.first, taps)
         if taps is not None:
