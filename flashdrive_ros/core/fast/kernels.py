@@ -142,18 +142,18 @@ def _store_heads(product, row_scale, column_scale, q_weight, k_weight, cos, sin,
         if first >= HEADS:
             weight = k_weight
         kind = queries.dtype.element_ty
-        x = (x * scale * tl.load(weight + d).to(tl.float32)).to(kind)
-        partner = (partner * scale * tl.load(weight + other_d).to(tl.float32)).to(kind)
+        normed = (x * scale * tl.load(weight + d).to(tl.float32)).to(kind)
+        other = (partner * scale * tl.load(weight + other_d).to(tl.float32)).to(kind)
         angle = tl.load(table_rows + token) * D + d
-        rotated = (x.to(tl.float32) * tl.load(cos + angle).to(tl.float32)
-                   + partner.to(tl.float32) * tl.load(sin + angle).to(tl.float32)).to(kind)
+        rotated = (normed.to(tl.float32) * tl.load(cos + angle).to(tl.float32)
+                   + other.to(tl.float32) * tl.load(sin + angle).to(tl.float32)).to(kind)
         if first < HEADS:
             tl.store(queries + token * HEADS * D + here, rotated)
         else:
             tl.store(k + (heads - HEADS) * k_head + tl.load(slots + token) * k_slot + d, rotated)
             if MASTER:
                 tl.store(master_k + (heads - HEADS) * m_head + tl.load(rows + token) * m_slot + d,
-                         x)
+                         normed)
     else:
         at = heads - HEADS - KV
         value = x.to(v.dtype.element_ty)
