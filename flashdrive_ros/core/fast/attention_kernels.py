@@ -170,8 +170,8 @@ def window_attention(q: Tensor, k: Tensor, v: Tensor, slots: Tensor,
     if flash_attention.serves(q):
         return flash_attention.window_attention(q, k, v, runs)
     rows = len(q) * q.shape[1] // len(k)
-    tile = _row_tile(rows, 128)
-    return _run(q, k, v, slots, Tiles(tile, 64, 1, 8 if tile >= 128 else 4, 3))
+    tile = _row_tile(rows, 64)
+    return _run(q, k, v, slots, Tiles(tile, 64, 1, 4, 3))
 
 
 def shared_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, own: Store,
