@@ -319,6 +319,10 @@ class EngineConfig:
     nav_guidance_weight  classifier-free guidance on navigation text (Alpamayo 1.5);
                          1 is none, w mixes (1 - w) unguided + w guided velocity
     noise_temperature    factor on the initial noise of flow matching
+    graphs               'on': every stage of a step is captured once into a CUDA graph and
+                         replayed; 'off': launched kernel by kernel; 'auto': on where there is CUDA
+    fusion               'on': fused kernels; 'off': the plain operations, which are the oracle;
+                         'auto': on where there is CUDA.  Both 'off' is the plain path
     streaming            compute only what is new; off: the whole window every step
     recompute_labels     frame labels of a streaming step: 'keep', 'newest' or 'all'
     refresh_period_s     a full prefill at least this often; 0 never
@@ -350,6 +354,8 @@ class EngineConfig:
     settle_reasoning: bool = False
     nav_guidance_weight: float = 1.0
     noise_temperature: float = 1.0
+    graphs: str = 'auto'
+    fusion: str = 'auto'
     streaming: bool = True
     recompute_labels: str = 'keep'
     refresh_period_s: float = 0.0
@@ -373,6 +379,8 @@ class EngineConfig:
             'temperature': 0 < self.temperature <= 10,
             'top_p': 0 < self.top_p <= 1,
             'drafting': self.drafting in ('auto', 'on', 'off'),
+            'graphs': self.graphs in ('auto', 'on', 'off'),
+            'fusion': self.fusion in ('auto', 'on', 'off'),
             'noise_temperature': 0 <= self.noise_temperature <= 10,
             'recompute_labels': self.recompute_labels in ('keep', 'newest', 'all'),
             'nav_guidance_weight': math.isfinite(self.nav_guidance_weight),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -24,7 +24,9 @@ from .drafter import Drafter, Taps, load_companion
 from .drafting import DraftingPolicy
 from .drawing import Drawing
 from .ego import HISTORY_POSES, EgoHistory
-from .memory import FrameMemory
+from .fast.path import FastPath
+from .fast.window import FastStream
+from .memory import FrameMemory, plain_encoder
 from .model import Alpamayo
 from .prompt import PromptLayout, build_layout, question_ids
 from .reasoning import Reasoned, follow, generate, reason, reason_separately, settle
@@ -33,7 +35,7 @@ from .stream import PromptStream
 from .streaming import Window, time_reason
 from .text import between
 from .tokenizer import Tokenizer
-from .trajectories import ActionContext, VelocityField, draw_noise, drive
+from .trajectories import ActionContext, VelocityField, draw_noise, drive_from, start_of
 from .trajectory_tokens import history_token_ids
 from .types import (
     GRID_NS,
@@ -59,15 +61,22 @@ class Engine:
                  drafter: Drafter | None = None):
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self.drafter, self.policy = drafter, DraftingPolicy()
+        self.action = held_constants(model.config.action, model.dtype)
         self.generator = torch.Generator(model.device)
         self.plan_id = self.plans_since_reset = 0
         self.memory = FrameMemory(model, self.frames_per_camera)
         self.streams: dict[str, PromptStream] = {}
         self.layouts: dict[tuple, PromptLayout] = {}
+        self.measure_acceptance: int | None = None
+        """
+        When set, that many drafts of every round are accepted and only `max_new_tokens` ends
+        a reasoning, so that a model with random weights can be timed.
+        """
         self.flow_observer: Callable[[VelocityField, Tensor], None] | None = None
         """Called in every step with the velocity field and its noise, for measurements."""
         self._check(config)
         self.drawing = self._drawing(config)
+        self.fast = self._fast_path(config)
         if not self.trained:
             log.warning('model %s is UNTRAINED: its plans mean nothing', self.model_name)
 
@@ -128,14 +137,49 @@ class Engine:
             if getattr(config, name) != getattr(self.config, name):
                 raise InputError(f'{name} can not change while a model is loaded')
         self._check(config)
-        drawing = self._drawing(config)
+        drawing, known = self._drawing(config), self.streams
         if self._tail_slots(config) != self._tail_slots(self.config) or (
                 _sees_window(drawing) != _sees_window(self.drawing)):
             self.streams = {}
             changed = 'max_new_tokens' if config.max_new_tokens != self.config.max_new_tokens \
                 else 'primitives'
             self.memory.invalidate(f'{changed} changed')
+        changed = [n for n in ('graphs', 'fusion')
+                   if getattr(config, n) != getattr(self.config, n)]
+        if changed:
+            self.streams = {}
+            self.memory.invalidate(f'{changed[0]} changed')
+            self.fast = self._fast_path(config)
+        if self.fast is not None and config.recompute_labels != self.config.recompute_labels:
+            self.memory.invalidate('recompute_labels changed')
+        layouts = {name: stream.layout for name, stream in known.items()}
         self.config, self.drawing = config, drawing
+        self._prepare(layouts)
+
+    @torch.inference_mode()
+    def _prepare(self, layouts: Mapping[str, PromptLayout]) -> None:
+        """Capture now what the next windows of these streams need."""
+        if self.fast is None or not self.fast.pool.enabled:
+            return
+        for name, layout in layouts.items():
+            if name not in self.streams:
+                self.streams[name] = self._stream(layout, self._tail_slots(self.config),
+                                                  self._window_drafter(name))
+            draft = None
+            if self.drafter is not None:
+                context = self._taps(layout, always=True).last
+                hidden = self.model.config.text.hidden_size
+                draft = self._draft(torch.zeros(context, hidden, dtype=self.model.dtype,
+                                                device=self.model.device))
+            if self.streams[name].prepare(self.config, self.flow_steps, draft,
+                                          self.measure_acceptance):
+                self.memory.invalidate('its graphs were captured')
+
+    def _fast_path(self, config: EngineConfig) -> FastPath | None:
+        """What computes in place of the plain path, if anything."""
+        fast = FastPath.wanted(self.model, self.drafter, config)
+        self.memory.encoder = plain_encoder(self.model) if fast is None else fast.encode
+        return fast
 
     def _check(self, config: EngineConfig) -> None:
         if config.drafting == 'on' and self.drafter is None:
@@ -185,6 +229,7 @@ class Engine:
         if measures:
             self.policy.cost = pass_ms['on'] / pass_ms['off']
             log.info('a drafted round takes %.2f plain steps', self.policy.cost)
+        self._prepare({name: stream.layout for name, stream in self.streams.items()})
         self.plan_id = plan_id
         self.reset('start')
 
@@ -263,12 +308,13 @@ class Engine:
             else:
                 unguided, _, _ = self._prefill('unguided', unguided_layout, features, shift,
                                                history_ids)
+        start = start_of(ego, self.action)  # while the device prefills
         with clock('reason'):
             reasoned = self._reason(stream, hidden[-1], taps)
             if self.config.settle_reasoning:
                 reasoned = settle(stream, reasoned)
         with clock('act'):
-            trajectories = self._act(stream, unguided, reasoned, ego)
+            trajectories = self._act(stream, unguided, reasoned, start)
         with clock('draw'):
             primitives = self._draw(stream, memory.encoded[frames.t0_ns].sizes)
         state = WindowState('prefill' if shift == layout.frames else 'streaming', why,
@@ -301,9 +347,9 @@ class Engine:
             return f'periodic refresh every {period:g} s'
         return ''
 
-    def _taps(self, layout: PromptLayout) -> Taps | None:
+    def _taps(self, layout: PromptLayout, always: bool = False) -> Taps | None:
         """Collector of what the drafter reads of the prompt's end; None: this window is plain."""
-        if self.drafter is None or not self.policy.due(self.config.drafting):
+        if self.drafter is None or not (always or self.policy.due(self.config.drafting)):
             return None
         config = self.drafter.config
         return Taps(config, min(config.context_len, layout.size - layout.suffix))
@@ -314,11 +360,17 @@ class Engine:
         stream = self.streams.get(name)
         if stream is None or stream.layout.size != layout.size or (
                 stream.layout.images != layout.images):
-            stream = self.streams[name] = PromptStream(
-                self.model, layout, self._tail_slots(self.config), self._window_drafter(name))
+            stream = self.streams[name] = self._stream(
+                layout, self._tail_slots(self.config), self._window_drafter(name))
         stream.layout = layout
         return stream, *stream.prefill(features, shift, history_ids, self.config.recompute_labels,
                                        taps)
+
+    def _stream(self, layout: PromptLayout, tail_slots: int,
+                window_drafter: Drafter | None) -> PromptStream:
+        if self.fast is not None:
+            return self.fast.stream(layout, tail_slots, window_drafter)
+        return PromptStream(self.model, layout, tail_slots, window_drafter)
 
     def _tail_slots(self, config: EngineConfig) -> int:
         """Slots behind the prompt, for what is generated there and for a block of drafts."""
@@ -333,29 +385,46 @@ class Engine:
     def _reason(self, stream: PromptStream, hidden: Tensor, taps: Taps | None) -> Reasoned:
         config, draft = self.config, None
         if taps is not None:
-            draft = Draft(self.drafter, self.drafter.fuse(taps.chosen())[0], {
-                self.tokenizer.id('cot_end'): self.tokenizer.id('traj_future_start')})
-        separately = config.separate_reasonings and config.num_trajectories > 1
-        reasoned = (reason_separately if separately else reason)(
-            stream, self.tokenizer, hidden, config, self.generator, draft)
+            draft = self._draft(self.drafter.fuse(taps.chosen())[0])
+        what = stream, self.tokenizer, hidden, config, self.generator, draft
+        if config.separate_reasonings and config.num_trajectories > 1:
+            reasoned = reason_separately(*what)
+        else:
+            reasoned = reason(*what, self.measure_acceptance)
         self.policy.note(reasoned.texts)
         return reasoned
 
-    def _act(self, stream, unguided, reasoned, ego) -> unicycle.UnicycleTrajectory:
+    def _draft(self, context: Tensor) -> Draft:
+        """Drafter of a reasoning, given its features [n, hidden] of the prompt's end."""
+        return Draft(self.drafter, context, {
+            self.tokenizer.id('cot_end'): self.tokenizer.id('traj_future_start')})
+
+    def _act(self, stream, unguided, reasoned, start) -> unicycle.UnicycleTrajectory:
         """Flow matching from noise to controls, and the controls as trajectories."""
-        action = held_constants(self.model.config.action, self.model.dtype)
         samples = self.config.num_trajectories
+        if self._flows(stream, unguided, reasoned):
+            return stream.flow.run(reasoned, self._noise(), self.flow_steps,
+                                   self.config.velocity_reuse, start)
         context = ActionContext(stream, samples, reasoned)
         other = None
         if unguided is not None:
             other = ActionContext(unguided, samples, follow(unguided, reasoned))
         field = VelocityField(self.model, context, other, self.config.nav_guidance_weight)
-        noise = draw_noise(samples, action.n_waypoints, self.config.noise_temperature,
-                           self.generator)
+        noise = self._noise()
         controls = integrate(field, noise, self.flow_steps, reuse=self.config.velocity_reuse)
         if self.flow_observer is not None:
             self.flow_observer(field, noise)
-        return drive(controls, ego, action)
+        return drive_from(start, controls.cpu(), self.action)
+
+    def _noise(self) -> Tensor:
+        return draw_noise(self.config.num_trajectories, self.action.n_waypoints,
+                          self.config.noise_temperature, self.generator)
+
+    def _flows(self, stream: PromptStream, unguided: PromptStream | None,
+               reasoned: Reasoned) -> bool:
+        """Say whether `stream` has a stage for the whole flow of these samples."""
+        return (isinstance(stream, FastStream) and unguided is None
+                and self.flow_observer is None and stream.flow.serves(reasoned))
 
     def _draw(self, stream, sizes) -> tuple[Primitive, ...] | None:
         """Primitives of this plan; None when it is not asked for any."""
@@ -431,24 +500,39 @@ def agreement(xyz: np.ndarray) -> np.ndarray:
 
 
 class StageClock:
-    """Wall time of each stage in ms, device work included."""
+    """
+    Time of each stage in ms, device work included.
+
+    On a CUDA device by events in its stream: nothing waits for the device between
+    the stages, and what the host does in the meantime is no stage's.
+    """
 
     def __init__(self, device: torch.device):
-        self.device, self.times = device, {}
+        self.device, self.marks = device, {}
         self.began = time.perf_counter()
 
     @contextmanager
     def __call__(self, stage: str):
         """Time the block as `stage`."""
-        start = time.perf_counter()
+        start = self._mark()
         yield
-        if self.device.type == 'cuda':
-            torch.cuda.synchronize(self.device)
-        self.times[stage] = (time.perf_counter() - start) * 1e3
+        self.marks[stage] = start, self._mark()
+
+    def _mark(self):
+        if self.device.type != 'cuda':
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
 
     def finish(self) -> dict[str, float]:
-        """Times by stage, and the total."""
-        return self.times | {'total': (time.perf_counter() - self.began) * 1e3}
+        """Times by stage, and the total; waits for the device."""
+        if self.device.type == 'cuda':
+            torch.cuda.current_stream(self.device).synchronize()
+            times = {stage: a.elapsed_time(b) for stage, (a, b) in self.marks.items()}
+        else:
+            times = {stage: (b - a) * 1e3 for stage, (a, b) in self.marks.items()}
+        return times | {'total': (time.perf_counter() - self.began) * 1e3}
 
 
 def window_seed(seed: int, t0_ns: int) -> int:

@@ -64,7 +64,7 @@ def resize_by_products(images: Tensor, height: int, width: int) -> Tensor:
     """`resize` on any device: columns first, rounded to uint8, then rows."""
     for axis, size in ((-1, width), (-2, height)):
         if images.shape[axis] != size:
-            weights, bits = _fixed_point_weights(images.shape[axis], size, images.device)
+            weights, bits = fixed_point_weights(images.shape[axis], size, images.device)
             sums = weights @ images.float() if axis == -2 else images.float() @ weights.mT
             images = ((sums + 2 ** (bits - 1)) / 2 ** bits).floor().clamp(0, 255)
     return images.to(torch.uint8)
@@ -72,7 +72,7 @@ def resize_by_products(images: Tensor, height: int, width: int) -> Tensor:
 
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)  # kept ones may meet autograd
-def _fixed_point_weights(size_in: int, size_out: int,
+def fixed_point_weights(size_in: int, size_out: int,
                          device: torch.device) -> tuple[Tensor, int]:
     """Integer resampling weights [size_out, size_in] in float32, times 2 ** bits."""
     scale = size_in / size_out

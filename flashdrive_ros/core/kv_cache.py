@@ -39,11 +39,11 @@ class KVCache:
 
     def reset(self) -> None:
         """Forget the window: slot i is row i again.  Stale rows are never read."""
-        self.table = torch.arange(self.prompt_slots, device=self.k.device)
+        torch.arange(self.prompt_slots, out=self.table)
 
     def slide(self, table: Tensor) -> None:
         """Let slot i be row `table[i]` from now on (a permutation of the present table)."""
-        self.table = table
+        self.table.copy_(table)
 
     def begin(self) -> None:
         """Make the working copy for this window: gather in slot order, rotate keys."""

@@ -40,11 +40,17 @@ class Reasoned:
 
 
 def reason(stream: PromptStream, tokenizer: Tokenizer, hidden: Tensor, config: EngineConfig,
-           generator: torch.Generator, draft: Draft | None = None) -> Reasoned:
-    """One reasoning after the prompt whose last hidden state [hidden] is given."""
-    row = Generation(_ends(tokenizer), config.max_new_tokens)
+           generator: torch.Generator, draft: Draft | None = None,
+           accept: int | None = None) -> Reasoned:
+    """
+    One reasoning after the prompt whose last hidden state [hidden] is given.
+
+    With `accept`, that many proposals of every round count as right and only the
+    limit ends the text: to measure times with.
+    """
+    row = Generation(_ends(tokenizer) if accept is None else {}, config.max_new_tokens)
     write(stream, row, hidden, config, generator,
-          stream.model.allowed_tokens(trajectory_tokens=False), draft)
+          stream.model.allowed_tokens(trajectory_tokens=False), draft, accept)
     end = stream.layout.size + len(row.ids)
     visible = end if row.stop == 'end_token' else end - 1
     if stream.length < visible:
@@ -72,16 +78,20 @@ def generate(stream: PromptStream, hidden: Tensor, config: EngineConfig,
 
 
 def write(stream: PromptStream, row: Generation, hidden: Tensor, config: EngineConfig,
-          generator: torch.Generator, allowed: Tensor, draft: Draft | None = None) -> None:
+          generator: torch.Generator, allowed: Tensor, draft: Draft | None = None,
+          accept: int | None = None) -> None:
     """
     Fill `row` with the tokens after the prompt whose last hidden state is given.
 
     Afterwards the stream holds all but the last of them; drafted, it may hold that too.
     """
     draws = draw_uniforms(row.limit, generator=generator)
+    if stream.decoding is not None:
+        stream.decoding.write(row, hidden, config, draws, allowed, draft, accept)
+        return
     row.take(int(choose(next_logits(stream.model, hidden, allowed), config, draws[0])))
     if draft is not None:
-        speculate_one(stream, draft, row, config, draws[None], allowed)
+        speculate_one(stream, draft, row, config, draws[None], allowed, accept)
         return
     while not row.stop:
         token = torch.tensor(row.ids[-1:], device=hidden.device)

@@ -98,13 +98,14 @@ class Draft:
 
 
 def speculate(model: Alpamayo, draft: Draft, verify: Verify, rows: Sequence[Generation],
-              config: EngineConfig, draws: Tensor, allowed: Tensor) -> None:
+              config: EngineConfig, draws: Tensor, allowed: Tensor,
+              accept: int | None = None) -> None:
     """
     Continue `rows`, each of which has its first token, until all have stopped.
 
     `draws` [K, limit] choose the tokens, `allowed` [vocabulary] says which may
-    be.  One round is one pass of the drafter, one of the target, and one wait
-    for the device.
+    be.  One round is one pass of the drafter, one of the target, and one wait for the
+    device.  With `accept`, that many proposals of every round count as right.
     """
     size = draft.block_size
     draws, steps = F.pad(draws, (0, size)), torch.arange(size, device=draws.device)
@@ -119,6 +120,8 @@ def speculate(model: Alpamayo, draft: Draft, verify: Verify, rows: Sequence[Gene
         tokens = choose(next_logits(model, hidden, allowed), config,
                         draws.gather(1, counts[:, None] + steps))
         accepted = (block[:, 1:] == tokens[:, :-1]).long().cumprod(1).sum(1, keepdim=True)
+        if accept is not None:
+            accepted = torch.full_like(accepted, accept)
         known = torch.cat((context, draft.drafter.fuse(taps.chosen())), 1)
         newest = (accepted + 1 + seen)[..., None].expand(-1, -1, known.shape[2])
         context = known.gather(1, newest)
@@ -127,7 +130,7 @@ def speculate(model: Alpamayo, draft: Draft, verify: Verify, rows: Sequence[Gene
 
 
 def speculate_one(stream: PromptStream, draft: Draft, row: Generation, config: EngineConfig,
-                  draws: Tensor, allowed: Tensor) -> None:
+                  draws: Tensor, allowed: Tensor, accept: int | None = None) -> None:
     """
     Continue `row` behind the prompt of `stream`.
 
@@ -139,7 +142,7 @@ def speculate_one(stream: PromptStream, draft: Draft, row: Generation, config: E
     def verify(block: Tensor, starts: list[int], taps: Taps) -> Tensor:
         stream.truncate(size + starts[0])
         return stream.extend(block[0], taps)[None]
-    speculate(stream.model, draft, verify, [row], config, draws, allowed)
+    speculate(stream.model, draft, verify, [row], config, draws, allowed, accept)
     stream.truncate(size + max(len(row.ids) - 1, min(row.cached, len(row.ids))))
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,6 +18,9 @@ from .prompt import PromptLayout
 from .streaming import computed_slots, new_blocks, slide_table
 from .vision import ImageFeatures
 
+if TYPE_CHECKING:
+    from .fast.decoding import Decoding
+
 
 class PromptStream:
     """
@@ -25,8 +29,10 @@ class PromptStream:
     `prefill` computes what a window needs and drops the generated tokens of the
     last one; `extend` appends tokens.  `length` counts the slots that are valid.
     With a `drafter` that sees the whole prompt, its features of every slot are kept
-    as well, and slide along.
+    as well, and slide along.  Where there is a `decoding`, that writes texts behind it.
     """
+
+    decoding: Decoding | None = None
 
     def __init__(self, model: Alpamayo, layout: PromptLayout, tail_slots: int,
                  drafter: Drafter | None = None):
@@ -64,9 +70,9 @@ class PromptStream:
         images = ImageFeatures.cat([features[v][f] for v, f in blocks]) if blocks else None
         rows = np.searchsorted(slots, layout.image_token_slots(blocks)) if blocks else None
         own = None if self.drafter is None else Taps(self.drafter.config)
-        hidden = self._forward(ids[slots], slots, images, rows, _both(own, taps))
+        hidden = self._forward(ids[slots], slots, images, rows, both(own, taps))
         if own is not None:
-            self._keep_features(slots, own)
+            self._keep_features(torch.from_numpy(slots).to(model.device), own)
         self.length = layout.size
         return hidden, len(slots)
 
@@ -81,9 +87,9 @@ class PromptStream:
         attend = PromptAttention(self.cache, torch.from_numpy(slots).to(model.device))
         return model.language_model(x[None], attend, deepstack, rows, taps)[0]
 
-    def _keep_features(self, slots, taps: Taps) -> None:
+    def _keep_features(self, slots: Tensor, taps: Taps) -> None:
         fused = self.drafter.fuse(taps.chosen())[0]
-        rows = self.cache.table[torch.from_numpy(slots).to(self.model.device)]
+        rows = self.cache.table[slots]
         self.features.index_copy_(0, rows, fused.to(self.features.dtype))
 
     def prompt_features(self) -> Tensor:
@@ -135,7 +141,8 @@ class _Pair:
             taps.append(x)
 
 
-def _both(one: TapList | None, other: TapList | None) -> TapList | None:
+def both(one: TapList | None, other: TapList | None) -> TapList | None:
+    """Let the collectors that there are collect; None when there is none."""
     if one is None or other is None:
         return other if one is None else one
     return _Pair(one, other)

@@ -93,10 +93,19 @@ def draw_noise(samples: int, waypoints: int, temperature: float,
                                      device=generator.device)
 
 
-def drive(controls: Tensor, ego: EgoHistory, config: ActionConfig) -> UnicycleTrajectory:
-    """Trajectories of normalised `controls` [K, N, 2], from the ego's speed and height at t0."""
+def start_of(ego: EgoHistory, config: ActionConfig) -> Tensor:
+    """The ego's speed in m/s and height in m at t0, [2]."""
     xyz = torch.as_tensor(ego.xyz, dtype=torch.float32)
     rot = torch.as_tensor(ego.rot, dtype=torch.float32)
-    speed = speed_from_history(xyz[None], rot[None], config)
-    samples = len(controls)
-    return decode(controls.cpu(), speed.expand(samples), xyz[-1, 2].expand(samples), config)
+    return torch.stack((speed_from_history(xyz[None], rot[None], config)[0], xyz[-1, 2]))
+
+
+def drive(controls: Tensor, ego: EgoHistory, config: ActionConfig) -> UnicycleTrajectory:
+    """Trajectories of normalised `controls` [K, N, 2], from the ego's speed and height at t0."""
+    return drive_from(start_of(ego, config), controls.cpu(), config)
+
+
+def drive_from(start: Tensor, controls: Tensor, config: ActionConfig) -> UnicycleTrajectory:
+    """Trajectories of normalised `controls` [K, N, 2] from `start` (see `start_of`)."""
+    speed, height = start[:, None].expand(-1, len(controls))
+    return decode(controls, speed, height, config)

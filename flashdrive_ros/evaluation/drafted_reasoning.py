@@ -106,8 +106,9 @@ class ComparingEngine(Engine):
                     with clock(name):
                         found[name] = super()._reason(stream, hidden,
                                                       None if name == PLAIN else taps)
+                times = clock.finish()
                 plain = found[PLAIN].texts[0].token_ids
-                self.told[sampling] = {name: _told(reasoned.texts[0], clock.times[name], plain)
+                self.told[sampling] = {name: _told(reasoned.texts[0], times[name], plain)
                                        for name, reasoned in found.items()}
         finally:
             self.config, self.drafter = settings, self.widest
