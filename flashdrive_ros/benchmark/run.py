@@ -80,9 +80,9 @@ class Bench:
         begin = time.perf_counter()
         engine = load.engine(row)
         loaded = time.perf_counter()
+        at_load = peak_gib(load.device)
         for count in self.trajectories:
-            if count != self.trajectories[0]:
-                clean(load.device)
+            clean(load.device)
             engine.configure(num_trajectories=count)
             warm_up(engine, load)
             warm = time.perf_counter()
@@ -92,7 +92,8 @@ class Bench:
                 first = warm - begin + sample.times['total'][0] / 1e3
                 self.results.put('start', row.name, value={
                     'first_plan_s': first, 'load_s': loaded - begin, 'warm_up_s': warm - loaded,
-                    'weights': weights_from(load.model)})
+                    'weights': weights_from(load.model),
+                    **({'load_peak_gib': at_load['allocated']} if at_load else {})})
             work = work_of(engine, plan, row)
             self._store(row.name, count, sample, floors(
                 engine.model.config, engine.drafter and engine.drafter.config, work,
