@@ -14,6 +14,7 @@ from ..core.engine import Engine
 from ..core.streaming import computed_slots
 from ..core.types import DrivePlan
 from .correctness import WINDOWS, Oracles
+from .first_plan import time_first_plan
 from .floors import Ceilings, Work, floors, measure_ceilings
 from .measure import Load, Sample, clean, peak_gib, repeat, time_engine, warm_up
 from .primitives import time_primitives
@@ -21,7 +22,7 @@ from .released import ReleasedPipeline
 from .results import Results
 from .rows import FLOW_STEPS, RELEASED, ROWS, TOKENS, NotAvailable, Row
 
-PRIMITIVES = 'primitives'
+PRIMITIVES, FIRST_PLAN = 'primitives', 'first_plan'
 
 
 class Bench:
@@ -36,7 +37,8 @@ class Bench:
     def run(self, names: Sequence[str]) -> int:
         """Measure the rows `names`; returns how many failed."""
         failed = 0
-        parts = {RELEASED: self._released, PRIMITIVES: self._primitives}
+        parts = {RELEASED: self._released, PRIMITIVES: self._primitives,
+                 FIRST_PLAN: self._first_plan}
         for name in ('ceilings', 'oracles', *names):
             begin = time.perf_counter()
             try:
@@ -98,6 +100,11 @@ class Bench:
             self._store(row.name, count, sample, floors(
                 engine.model.config, engine.drafter and engine.drafter.config, work,
                 self.ceilings, engine.model.dtype.itemsize) if self.ceilings else None)
+            if row.streams:
+                early, _ = time_engine(engine, load, row, early=True)
+                self.results.put('encode_early', row.name, str(count), value=early.summary())
+                self.say(f'{row.name}, {count}, from the last camera on: '
+                         f'{early.summary()["total"]:.2f} ms')
         engine.configure(num_trajectories=1)
         checked = self.oracles.check(engine, load, row)
         if checked is not None:
@@ -159,6 +166,13 @@ class Bench:
         for size, times in time_primitives(engine, self.load).items():
             self.results.put('primitives', size, value=times)
             self.say(f'primitive of {size} tokens: {_numbers(times)} ms')
+
+
+    def _first_plan(self) -> None:
+        row = 'all_low_bit' if self.load.device.type == 'cuda' else 'all'
+        times = time_first_plan(self.load, row)
+        self.results.put(FIRST_PLAN, value={'row': row, **times})
+        self.say(f'a new process, {row}: {_numbers(times)}')
 
 
 def work_of(engine: Engine, plan: DrivePlan, row: Row) -> Work:
