@@ -145,7 +145,7 @@ STAGES = ('encode', 'prefill', 'decode', 'action', 'total')
 
 
 def stages(data: dict) -> list[str]:
-    """Stage times by row, with the ratio to the floor; one table for each count of trajectories."""
+    """Stage times by row and times the floor; one table for each count of trajectories."""
     lines = []
     for count in sorted({c for row in data['rows'].values() for c in row}, key=int):
         lines += [*_stage_table(data, count), '']

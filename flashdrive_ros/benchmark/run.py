@@ -22,7 +22,7 @@ from .released import ReleasedPipeline
 from .results import Results
 from .rows import FLOW_STEPS, RELEASED, ROWS, TOKENS, NotAvailable, Row
 
-PRIMITIVES, FIRST_PLAN = 'primitives', 'first_plan'
+PRIMITIVES, FIRST_PLAN, MEMORY = 'primitives', 'first_plan', 'memory'
 
 
 class Bench:
@@ -38,7 +38,7 @@ class Bench:
         """Measure the rows `names`; returns how many failed."""
         failed = 0
         parts = {RELEASED: self._released, PRIMITIVES: self._primitives,
-                 FIRST_PLAN: self._first_plan}
+                 FIRST_PLAN: self._first_plan, MEMORY: self._memory}
         for name in ('ceilings', 'oracles', *names):
             begin = time.perf_counter()
             try:
@@ -173,6 +173,40 @@ class Bench:
         times = time_first_plan(self.load, row)
         self.results.put(FIRST_PLAN, value={'row': row, **times})
         self.say(f'a new process, {row}: {_numbers(times)}')
+
+
+    def _memory(self) -> None:
+        """Memory and total of every kind of quantization, for the table of other cards."""
+        from ..core.quantization.footprint import GIB, SETTINGS, memory_needed
+        count, failed = max(self.trajectories), []
+        for kind, expert in SETTINGS:
+            name = f'{kind}, expert too' if expert else kind
+            row = ROWS['all_low_bit_expert' if expert else 'all_low_bit' if kind != 'none'
+                       else 'all']
+            load = replace(self.load, quantization=kind, repeats=5,
+                           settings={**self.load.settings, 'num_trajectories': count})
+            clean(load.device)
+            try:
+                engine = load.engine(row)
+                clean(load.device)
+                warm_up(engine, load)
+                sample, _ = time_engine(engine, load, row)
+            except Exception as error:
+                self.say(f'memory, {name}: FAILED\n{traceback.format_exc()}')
+                self.results.put(MEMORY, name, value={'failed': f'{error}'[:300]})
+                failed.append(name)
+                continue
+            estimate = memory_needed(engine.model.config, engine.config, engine.model.dtype,
+                                     drafter=engine.drafter is not None).total / GIB
+            peak = peak_gib(load.device) or {}
+            value = {'trajectories': count, 'estimate_gib': estimate,
+                     'total_ms': sample.summary()['total'], **peak}
+            self.results.put(MEMORY, name, value=value)
+            self.say(f'memory, {name}: {_numbers(value)}')
+            self.results.save()
+            del engine
+        if failed:
+            raise RuntimeError(f'no figures for {", ".join(failed)}')
 
 
 def work_of(engine: Engine, plan: DrivePlan, row: Row) -> Work:
