@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '(default: %(default)s)')
     add('--rows', nargs='+', default=[], metavar='ROW', help='only these: released, eager, '
         'graphs, streaming, drafting, velocity_reuse, low_bit, all, all_low_bit, '
-        'all_low_bit_expert, primitives; not among the default: first_plan (a new process), memory')
+        'all_low_bit_expert, primitives; not by default: first_plan (a new process), memory')
     add('--trajectories', nargs='+', type=int, default=[1, 6], metavar='K',
         help='(default: 1 6)')
     add('--repeats', type=int, default=30, help='timed steps of a row (default: %(default)s)')
