@@ -218,6 +218,29 @@ def deviations(data: dict) -> list[str]:
             'likeliest tokens are nearly as likely as others, so rounding changes some.']
 
 
+CARDS_GIB = (24, 32, 48, 96)
+CONTEXT_GIB = 0.6
+"""Of the CUDA context, which PyTorch does not count."""
+
+
+def cards(data: dict) -> list[str]:
+    """Which setting runs on cards of which memory."""
+    lines = []
+    for name, row in data['memory'].items():
+        if 'failed' in row:
+            continue
+        fits = [f'{card}' for card in CARDS_GIB if row['reserved'] + CONTEXT_GIB < card]
+        lines.append(f'| {name} | {row["allocated"]:.1f} | {row["reserved"]:.1f} | '
+                     f'{row["estimate_gib"]:.1f} | {", ".join(fits) or "–"} |')
+    count = max(row.get('trajectories', 1) for row in data['memory'].values())
+    return ['| quantization | allocated GiB | reserved GiB | estimate GiB | runs on cards of, GiB '
+            '|', '|---|---|---|---|---|', *lines, '',
+            f'{data["model"]} with its drafter, {count} trajectories, measured on '
+            f'{data["hardware"]["gpu"]}; a card needs the reserved memory and about '
+            f'{CONTEXT_GIB} GiB for CUDA. The estimate is what the engine refuses by before it '
+            'loads anything.']
+
+
 def _percent(value: float | None) -> str:
     return '–' if value is None else f'{100 * value:.0f} %'
 
@@ -233,6 +256,7 @@ TABLES = {'streaming_cpu': ('streaming_cpu', streaming_cpu),
           'reasoning': ('reasoning', reasoning), 'primitives': ('primitives', primitives),
           'gpu_full_size': ('gpu_full_size', stages), 'cpu_small': ('cpu_small', stages),
           'gpu_primitives': ('gpu_full_size', primitive_sizes),
+          'gpu_cards': ('gpu_full_size', cards),
           'gpu_correctness': ('gpu_full_size', deviations)}
 """Results file and what to make of it, by the name of a section."""
 

@@ -39,7 +39,8 @@ class Bench:
         failed = 0
         parts = {RELEASED: self._released, PRIMITIVES: self._primitives,
                  FIRST_PLAN: self._first_plan, MEMORY: self._memory}
-        for name in ('ceilings', 'oracles', *names):
+        before = ('ceilings', 'oracles') if any(name in ROWS for name in names) else ()
+        for name in (*before, *names):
             begin = time.perf_counter()
             try:
                 if name == 'ceilings':
