@@ -161,15 +161,14 @@ def _stage_table(data: dict, count: str) -> list[str]:
         if times is None:
             continue
         floor = data['floors_ms'].get(name, {}).get(count, {})
-        cells = [f'{times[stage]:.1f}' for stage in STAGES]
-        over = f'{times["total"] / floor["total"]:.1f}' if floor else '–'
+        cells = [f'{times[stage]:.1f}' + (
+            f' ({times[stage] / floor[stage]:.1f})' if floor else '') for stage in STAGES]
         faster = f'{base["total"] / times["total"]:.1f}' if base else '–'
         peak = _number(data['peak_gib'].get(name, {}).get(count), 1)
         lines.append(f'| {name} | ' + ' | '.join([*cells, f'{times["total_p90"]:.1f}', faster,
-                                                  over, peak]) + ' |')
+                                                  peak]) + ' |')
     return [f'| {count} trajector{plural} | encode | prefill | decode | action | total, ms | p90 '
-            '| times as fast | times the floor | peak GiB |',
-            '|---|---|---|---|---|---|---|---|---|---|', *lines]
+            '| times as fast | peak GiB |', '|---|---|---|---|---|---|---|---|---|', *lines]
 
 
 def _ratios(data: dict) -> str:
@@ -179,7 +178,7 @@ def _ratios(data: dict) -> str:
         one, other = (data['rows'].get(name, {}).get('1') for name in (slow, fast))
         if one and other:
             found.append(f'`{slow}` / `{fast}` {one["total"] / other["total"]:.1f}')
-    return 'Totals, one trajectory: ' + ', '.join(found) + '.'
+    return f'Totals, one trajectory: {", ".join(found)}.' if found else ''
 
 
 def _conditions(data: dict) -> str:
@@ -192,7 +191,8 @@ def _conditions(data: dict) -> str:
             'the embedded world')
     tokens = {row['1']['tokens'] for row in data['details'].values() if '1' in row}
     return (f'{data["model"]} ({"trained" if data["trained"] else "random weights"}), '
-            f'{_device(data)}, from {what} to trajectories on the host; medians. '
+            f'{_device(data)}, from {what} to trajectories on the host; medians, in brackets '
+            'times the floor. '
             f'{min(tokens):.0f} to {max(tokens):.0f} tokens of reasoning, 8 flow steps (4 '
             'evaluated with velocity_reuse). `released` draws a reasoning for every trajectory, '
             f'the others share one. Floors from what was measured here: {rates}.')
