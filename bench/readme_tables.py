@@ -214,7 +214,7 @@ def deviations(data: dict) -> list[str]:
              for name, row in data['correctness'].items()]
     return ['| row | keys | values | equal tokens | waypoints, m |', '|---|---|---|---|---|',
             *lines, '', 'Relative L2 of keys and values behind the images, against the plain path '
-            'with the same algorithms, weights, noise and draws. With random weights the '
+            'with the same algorithms, weights and noise, greedy. With random weights the '
             'likeliest tokens are nearly as likely as others, so rounding changes some.']
 
 
