@@ -1,18 +1,20 @@
 """
-Put the figures of bench/results/*.json into README.md, between its markers.
+Put the figures of bench/results/*.json into README.md and docs/, between their markers.
 
-    python bench/readme_tables.py            # rewrite README.md
-    python bench/readme_tables.py --check    # exit 1 if it is not up to date
+    python bench/readme_tables.py            # rewrite them
+    python bench/readme_tables.py --check    # exit 1 if they are not up to date
 """
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / 'bench' / 'results'
+PAGES = (ROOT / 'README.md', ROOT / 'docs' / 'performance.md')
 
 
 def streaming_cpu(data: dict) -> list[str]:
@@ -67,7 +69,8 @@ def _device(data: dict) -> str:
     settings = data['settings']
     if settings['device'] == 'cpu':
         return 'CPU, float32'
-    auto = 'bfloat16' if settings['dtype'] == 'auto' else settings['dtype']
+    auto = settings.get('dtype', 'auto')
+    auto = 'bfloat16' if auto == 'auto' else auto
     return f'{data["hardware"]["gpu"]}, {auto}'
 
 
@@ -138,6 +141,110 @@ def primitives(data: dict) -> list[str]:
             f'{_device(data)}, {data["threads"]} thread.']
 
 
+STAGES = ('encode', 'prefill', 'decode', 'action', 'total')
+
+
+def stages(data: dict) -> list[str]:
+    """Stage times by row and times the floor; one table for each count of trajectories."""
+    lines = []
+    for count in sorted({c for row in data['rows'].values() for c in row}, key=int):
+        lines += [*_stage_table(data, count), '']
+    return [*lines, _ratios(data), '', _conditions(data)]
+
+
+def _stage_table(data: dict, count: str) -> list[str]:
+    plural = 'y' if count == '1' else 'ies'
+    base = data['rows'].get('released', {}).get(count)
+    lines = []
+    for name, row in data['rows'].items():
+        times = row.get(count)
+        if times is None:
+            continue
+        floor = data['floors_ms'].get(name, {}).get(count, {})
+        cells = [f'{times[stage]:.1f}' + (
+            f' ({times[stage] / floor[stage]:.1f})' if floor else '') for stage in STAGES]
+        faster = f'{base["total"] / times["total"]:.1f}' if base else '–'
+        peak = _number(data['peak_gib'].get(name, {}).get(count), 1)
+        lines.append(f'| {name} | ' + ' | '.join([*cells, f'{times["total_p90"]:.1f}', faster,
+                                                  peak]) + ' |')
+    return [f'| {count} trajector{plural} | encode | prefill | decode | action | total, ms | p90 '
+            '| times as fast | peak GiB |', '|---|---|---|---|---|---|---|---|---|', *lines]
+
+
+def _ratios(data: dict) -> str:
+    """What techniques bring together, in words."""
+    found = []
+    for slow, fast in (('released', 'all'), ('graphs', 'all_low_bit'), ('eager', 'all')):
+        one, other = (data['rows'].get(name, {}).get('1') for name in (slow, fast))
+        if one and other:
+            found.append(f'`{slow}` / `{fast}` {one["total"] / other["total"]:.1f}')
+    return f'Totals, one trajectory: {", ".join(found)}.' if found else ''
+
+
+def _conditions(data: dict) -> str:
+    ceilings, settings = data['ceilings'], data['settings']
+    rates = f'copy {ceilings["copy_tb_s"]:.3g} TB/s, matrix products ' \
+        f'{ceilings["matmul_tflop_s"]:.3g} TFLOP/s'
+    if ceilings.get('matmul_8bit_tflop_s'):
+        rates += f' ({ceilings["matmul_8bit_tflop_s"]:.4g} in 8 bits)'
+    what = (f'images {settings["image_size"]} on the device' if settings['image_size'] else
+            'the embedded world')
+    tokens = {row['1']['tokens'] for row in data['details'].values() if '1' in row}
+    return (f'{data["model"]} ({"trained" if data["trained"] else "random weights"}), '
+            f'{_device(data)}, from {what} to trajectories on the host; medians, in brackets '
+            'times the floor. '
+            f'{min(tokens):.0f} to {max(tokens):.0f} tokens of reasoning, 8 flow steps (4 '
+            'evaluated with velocity_reuse). `released` draws a reasoning for every trajectory, '
+            f'the others share one. Floors from what was measured here: {rates}.')
+
+
+def primitive_sizes(data: dict) -> list[str]:
+    """Primitives token by token and by draft and commit."""
+    lines = [f'| {size} | {times["autoregressive"]:.1f} | {times["flash"]:.1f} | '
+             f'{times["autoregressive"] / times["flash"]:.1f} |'
+             for size, times in data['primitives'].items()]
+    return ['| tokens | autoregressive, ms | draft and commit, ms | times as fast |',
+            '|---|---|---|---|', *lines, '', f'{data["model"]}, {_device(data)}.']
+
+
+def deviations(data: dict) -> list[str]:
+    """What each row computes against the plain path on the same windows."""
+    lines = [f'| {name} | {row["keys"]:.2g} | {row["values"]:.2g} | '
+             f'{_percent(row.get("equal_tokens"))} | {_number(row.get("waypoints_m"), 3)} |'
+             for name, row in data['correctness'].items()]
+    return ['| row | keys | values | equal tokens | waypoints, m |', '|---|---|---|---|---|',
+            *lines, '', 'Relative L2 of keys and values behind the images, against the plain path '
+            'with the same algorithms, weights and noise, greedy. With random weights the '
+            'likeliest tokens are nearly as likely as others, so rounding changes some.']
+
+
+CARDS_GIB = (24, 32, 48, 96)
+CONTEXT_GIB = 0.6
+"""Of the CUDA context, which PyTorch does not count."""
+
+
+def cards(data: dict) -> list[str]:
+    """Which setting runs on cards of which memory."""
+    lines = []
+    for name, row in data['memory'].items():
+        if 'failed' in row:
+            continue
+        fits = [f'{card}' for card in CARDS_GIB if row['reserved'] + CONTEXT_GIB < card]
+        lines.append(f'| {name} | {row["allocated"]:.1f} | {row["reserved"]:.1f} | '
+                     f'{row["estimate_gib"]:.1f} | {", ".join(fits) or "–"} |')
+    count = max(row.get('trajectories', 1) for row in data['memory'].values())
+    return ['| quantization | allocated GiB | reserved GiB | estimate GiB | runs on cards of, GiB '
+            '|', '|---|---|---|---|---|', *lines, '',
+            f'{data["model"]} with its drafter, {count} trajectories, measured on '
+            f'{data["hardware"]["gpu"]}; a card needs the reserved memory and about '
+            f'{CONTEXT_GIB} GiB for CUDA. The estimate is what the engine refuses by before it '
+            'loads anything.']
+
+
+def _percent(value: float | None) -> str:
+    return '–' if value is None else f'{100 * value:.0f} %'
+
+
 def _number(value: float | None, digits: int) -> str:
     return '–' if value is None else f'{value:.{digits}f}'
 
@@ -146,40 +253,46 @@ TABLES = {'streaming_cpu': ('streaming_cpu', streaming_cpu),
           'world_render': ('world_render', world_render),
           'closed_loop': ('closed_loop', closed_loop), 'open_loop': ('open_loop', open_loop),
           'velocity_reuse': ('open_loop', velocity_reuse),
-          'reasoning': ('reasoning', reasoning), 'primitives': ('primitives', primitives)}
+          'reasoning': ('reasoning', reasoning), 'primitives': ('primitives', primitives),
+          'gpu_full_size': ('gpu_full_size', stages), 'cpu_small': ('cpu_small', stages),
+          'gpu_primitives': ('gpu_full_size', primitive_sizes),
+          'gpu_cards': ('gpu_full_size', cards),
+          'gpu_correctness': ('gpu_full_size', deviations)}
 """Results file and what to make of it, by the name of a section."""
 
 
-def section(name: str) -> str:
-    """Text between the markers of `name`."""
+def section(name: str, page: Path) -> str:
+    """Text between the markers of `name` on a page."""
     stem, table = TABLES[name]
     path = RESULTS / f'{stem}.json'
     data = json.loads(path.read_text(encoding='utf-8'))
+    link = os.path.relpath(path, page.parent)
     lines = [*table(data), '',
-             f'<sub>[`{path.relative_to(ROOT)}`]({path.relative_to(ROOT)}), commit '
+             f'<sub>[`{path.relative_to(ROOT)}`]({link}), commit '
              f'{data["commit"][:9]}: `{data["command"]}`</sub>']
     return '\n'.join(lines)
 
 
-def updated(text: str) -> str:
-    """README text with every marked section made again; an unknown name is an error."""
+def updated(text: str, page: Path) -> str:
+    """Text of a page with every marked section made again; an unknown name is an error."""
     def replace(match: re.Match) -> str:
-        return f'{match[1]}\n{section(match[2])}\n{match[3]}'
+        return f'{match[1]}\n{section(match[2], page)}\n{match[3]}'
     return re.sub(r'(<!-- bench:(\w+) -->)\n.*?(<!-- /bench -->)', replace, text, flags=re.DOTALL)
 
 
 def main() -> int:
-    """Rewrite or check README.md."""
-    readme = ROOT / 'README.md'
-    old = readme.read_text(encoding='utf-8')
-    new = updated(old)
-    if '--check' in sys.argv[1:]:
-        if new != old:
-            print('README.md: figures are not those of bench/results; run '
+    """Rewrite or check the pages."""
+    stale = 0
+    for page in PAGES:
+        old = page.read_text(encoding='utf-8')
+        new = updated(old, page)
+        if '--check' not in sys.argv[1:]:
+            page.write_text(new, encoding='utf-8')
+        elif new != old:
+            stale = 1
+            print(f'{page.relative_to(ROOT)}: figures are not those of bench/results; run '
                   'python bench/readme_tables.py', file=sys.stderr)
-        return int(new != old)
-    readme.write_text(new, encoding='utf-8')
-    return 0
+    return stale
 
 
 if __name__ == '__main__':

@@ -10,6 +10,7 @@ from support.tiny_model import write_tiny_checkpoint
 from flashdrive_ros.benchmark import rows
 from flashdrive_ros.benchmark.correctness import Oracles, compare, outcome
 from flashdrive_ros.benchmark.drives import noise_drive
+from flashdrive_ros.benchmark.first_plan import time_first_plan
 from flashdrive_ros.benchmark.floors import Ceilings, Work, floors
 from flashdrive_ros.benchmark.measure import Load, Sample, repeat
 from flashdrive_ros.benchmark.results import Results
@@ -202,13 +203,21 @@ def test_command_writes_every_row_and_the_chart(tiny, tmp_path, one_thread, caps
             row = data['rows'][name][count]
             assert row['total'] > 0 and row['total_p90'] >= row['total']
             assert data['floors_ms'][name][count]['total'] > 0
+    assert data['encode_early']['streaming']['1']['total'] > 0
     assert data['details']['eager']['1']['tokens'] == rows.TOKENS + 1
     assert data['details']['released']['6']['tokens'] == rows.TOKENS
     assert data['correctness']['eager']['keys'] == 0
     assert data['correctness']['released']['keys'] < 1e-5
-    assert data['first_plan_s'] > 0 and data['ceilings']['copy_tb_s'] > 0
+    assert data['start']['eager']['first_plan_s'] > 0 and data['ceilings']['copy_tb_s'] > 0
     assert (tmp_path / 'cpu_tiny.png').stat().st_size > 1000
     assert '| streaming' in printed and 'x)' in printed
+
+
+def test_first_plan_of_a_new_process_is_timed_with_a_written_checkpoint(tiny, one_thread):
+    times = time_first_plan(load(tiny), 'streaming')
+    parts = {name: times[name] for name in ('imports_s', 'load_s', 'warm_up_s', 'step_s')}
+    assert min(parts.values()) > 0
+    assert sum(parts.values()) == pytest.approx(times['first_plan_s'])
 
 
 def test_results_are_continued_only_by_equal_sources_and_machine(tmp_path, monkeypatch):

@@ -78,6 +78,40 @@ def test_only_frames_that_are_chosen_are_decoded_and_each_once():
     assert len(store.decoded) == 2 * 5
 
 
+def test_frames_of_the_set_that_is_being_completed_come_early_and_once():
+    store = Store(cameras=(0, 1, 2))
+    store.odometry(-1500, 0)
+    store.inputs.add_camera(1, at(0), 'front')
+    store.inputs.add_camera(0, at(5), 'left')
+    early = [store.inputs.take_early() for _ in range(3)]
+    assert [pair and pair[0] for pair in early] == [1, 0, None]
+    assert store.inputs.take() is None
+    store.inputs.add_camera(2, at(10), 'right')
+    frames = store.inputs.take().frames.frames
+    assert frames[1] is early[0][1] and frames[0] is early[1][1]
+    assert store.decoded == [(1, 'front'), (0, 'left'), (2, 'right')]
+    assert store.inputs.take_early() is None
+
+
+def test_frames_that_wait_for_odometry_come_early():
+    store = Store()
+    store.odometry(-1500, -10)
+    store.see(0)
+    assert store.inputs.take() is None
+    assert {store.inputs.take_early()[0] for _ in range(2)} == {0, 1}
+
+
+def test_an_early_image_that_cannot_be_used_is_told_with_its_set():
+    store = Store()
+    store.odometry(-1500, 0)
+    store.inputs.add_camera(1, at(0), 'bad')
+    assert store.inputs.take_early() is None
+    assert store.inputs.take_early() is None and len(store.decoded) == 1
+    store.inputs.add_camera(0, at(0), 'left')
+    with pytest.raises(InputError, match='bad image'):
+        store.inputs.take()
+
+
 def test_history_completes_the_window_after_a_skip():
     store = Store()
     store.odometry(-1500, 1000)

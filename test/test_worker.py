@@ -24,8 +24,10 @@ class Bench:
     def __init__(self):
         self.engine = EngineDouble()
         self.newest = None
+        self.early = []
         self.plans, self.problems = [], []
-        self.worker = EngineWorker(self.fetch, self.deliver, self.report)
+        self.worker = EngineWorker(self.fetch, self.deliver, self.report,
+                                   lambda: self.early.pop(0) if self.early else None)
 
     def fetch(self):
         newest, self.newest = self.newest, None
@@ -130,6 +132,26 @@ def test_an_engine_that_cannot_even_reset_does_not_end_the_thread(bench):
     bench.step(step_input(100))
     bench.step(step_input(200))
     assert [kind for kind, _ in bench.problems] == ['engine'] * 4
+
+
+def test_frames_of_a_set_to_come_are_prepared_when_there_is_nothing_to_step(bench):
+    bench.start()
+    frames = [(camera, CameraFrame(np.zeros((2, 2, 3), np.uint8), 100)) for camera in (1, 2)]
+    bench.early = list(frames)
+    bench.step(step_input(100))
+    assert bench.plans == [100] and not bench.engine.prepared
+    bench.step(None)
+    assert bench.engine.prepared == frames and len(bench.engine.threads) == 1
+
+
+def test_a_frame_that_can_not_be_prepared_is_reported_and_nothing_is_reset(bench):
+    bench.start()
+    bench.engine.prepare = lambda camera, frame: 1 / 0
+    bench.early = [(1, None)]
+    bench.step(None)
+    bench.step(step_input(100))
+    assert bench.problems == [('engine', 'division by zero')]
+    assert bench.plans == [100] and bench.engine.resets == []
 
 
 def test_a_failed_delivery_does_not_reset_the_engine(bench):

@@ -35,7 +35,13 @@ class Outcome:
 
 
 def outcome(engine: Engine, load: Load, streams: bool) -> Outcome:
-    """Drive a few windows from a reset; the engine is reset afterwards too."""
+    """
+    Drive a few windows from a reset, the likeliest tokens taken; the engine is reset after.
+
+    Sampled ones would tell little: with random weights all of the vocabulary is as likely.
+    """
+    greedy = engine.config.greedy
+    engine.configure(greedy=True)
     engine.reset('comparison')
     driver = Driver(engine, load, streams)
     for _ in range(WINDOWS):
@@ -44,6 +50,7 @@ def outcome(engine: Engine, load: Load, streams: bool) -> Outcome:
     suffix = slice(stream.layout.suffix, stream.layout.size)
     keys, values = (t[:, :, suffix].to('cpu', torch.float32, copy=True)
                     for t in (stream.cache.k, stream.cache.v))
+    engine.configure(greedy=greedy)
     engine.reset('comparison')
     return Outcome(keys, values, plan.reasoning.token_ids, plan.xyz)
 

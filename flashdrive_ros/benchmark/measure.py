@@ -119,11 +119,17 @@ class Driver:
         self.windows = load.drive()
         self.recent: list[FrameSet] = []
 
-    def step(self) -> tuple[DrivePlan, float]:
-        """Plan of the next window, and the milliseconds from the frames to it."""
+    def step(self, early: bool = False) -> tuple[DrivePlan, float]:
+        """
+        Plan of the next window, and the milliseconds from the frames to it.
+
+        `early`: all cameras but the last were there before, and are prepared already.
+        """
         frames, ego = next(self.windows)
         if not self.streams:
             self.engine.reset('every window anew')
+        for camera in frames.camera_ids[:-1] if early else ():
+            self.engine.prepare(camera, frames.frames[camera])
         synchronise(self.load.device)
         begin = time.perf_counter()
         plan = self.engine.step(frames, ego, history=self.recent)
@@ -132,16 +138,17 @@ class Driver:
         return plan, took
 
 
-def time_engine(engine: Engine, load: Load, row: Row) -> tuple[Sample, DrivePlan]:
-    """Times of a warm engine's steps, and the last plan."""
+def time_engine(engine: Engine, load: Load, row: Row,
+                early: bool = False) -> tuple[Sample, DrivePlan]:
+    """Times of a warm engine's steps, and the last plan; `early` as in `Driver.step`."""
     driver, sample = Driver(engine, load, row.streams), Sample()
     plan = None
     for _ in range(SETTLED):
-        plan, _ = driver.step()
+        plan, _ = driver.step(early)
 
     def step():
         nonlocal plan
-        plan, took = driver.step()
+        plan, took = driver.step(early)
         stages = {name: plan.stage_times_ms[ours] for name, ours in STAGES.items()}
         text = plan.reasoning
         sample.add(stages, took, len(text.token_ids), text.rounds)

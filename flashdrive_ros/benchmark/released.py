@@ -140,7 +140,7 @@ class ReleasedPipeline:
         mask.masked_fill_(~seen[:, None, None], -torch.inf)
 
         def velocity(x: Tensor, t: Tensor) -> Tensor:
-            tokens = self.model.action_in_proj(x, t, self.frequencies)
+            tokens = self.model.action_in_proj(x, t, self.frequencies).to(self.model.dtype)
             out = self.expert(inputs_embeds=tokens, position_ids=positions, attention_mask=mask,
                               past_key_values=self.cache, use_cache=True)
             self.cache.crop(-n)

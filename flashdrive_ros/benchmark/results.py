@@ -15,7 +15,7 @@ from .measure import STAGES
 SAME = ('commit', 'versions', 'model', 'settings')
 MACHINE = ('cpu', 'cores', 'gpu', 'gpus')
 SECTIONS = ('rows', 'peak_gib', 'floors_ms', 'correctness', 'details', 'start', 'primitives',
-            'not_available')
+            'encode_early', 'not_available')
 
 
 class Results:
@@ -52,10 +52,10 @@ class Results:
 
     def put(self, section: str, *keys: str, value) -> None:
         """Store one value under `section` and `keys`."""
-        place = self.data.setdefault(section, {})
-        for key in keys[:-1]:
+        place, path = self.data, (section, *keys)
+        for key in path[:-1]:
             place = place.setdefault(key, {})
-        place[keys[-1]] = value
+        place[path[-1]] = value
 
     def refuse(self, row: str, reason: str) -> None:
         """Note why a row is missing."""
@@ -63,13 +63,12 @@ class Results:
 
     def save(self) -> None:
         """Write the file and its chart."""
-        first = {row: start['first_plan_s'] for row, start in self.data['start'].items()}
-        chosen = next((r for r in ('all_low_bit', 'all', 'eager') if r in first), None)
+        started = self.data.get('first_plan', {})
         now = header()
         commands = [*(c for c in self.commands if c != now['command']), now['command']]
         body = {k: v for k, v in self.data.items() if k not in now and k != 'commands'}
         write_results(self.path, {
-            **body, 'first_plan_s': chosen and first[chosen], 'first_plan_row': chosen},
+            **body, 'first_plan_s': started.get('first_plan_s')},
             **self.about, commands=commands)
         if self.data['rows']:
             charts.write(self.path.with_suffix('.png'), chart(self.data))

@@ -14,6 +14,7 @@ from ..core.engine import Engine
 from ..core.streaming import computed_slots
 from ..core.types import DrivePlan
 from .correctness import WINDOWS, Oracles
+from .first_plan import time_first_plan
 from .floors import Ceilings, Work, floors, measure_ceilings
 from .measure import Load, Sample, clean, peak_gib, repeat, time_engine, warm_up
 from .primitives import time_primitives
@@ -21,7 +22,7 @@ from .released import ReleasedPipeline
 from .results import Results
 from .rows import FLOW_STEPS, RELEASED, ROWS, TOKENS, NotAvailable, Row
 
-PRIMITIVES = 'primitives'
+PRIMITIVES, FIRST_PLAN, MEMORY = 'primitives', 'first_plan', 'memory'
 
 
 class Bench:
@@ -36,8 +37,10 @@ class Bench:
     def run(self, names: Sequence[str]) -> int:
         """Measure the rows `names`; returns how many failed."""
         failed = 0
-        parts = {RELEASED: self._released, PRIMITIVES: self._primitives}
-        for name in ('ceilings', 'oracles', *names):
+        parts = {RELEASED: self._released, PRIMITIVES: self._primitives,
+                 FIRST_PLAN: self._first_plan, MEMORY: self._memory}
+        before = ('ceilings', 'oracles') if any(name in ROWS for name in names) else ()
+        for name in (*before, *names):
             begin = time.perf_counter()
             try:
                 if name == 'ceilings':
@@ -80,9 +83,9 @@ class Bench:
         begin = time.perf_counter()
         engine = load.engine(row)
         loaded = time.perf_counter()
+        at_load = peak_gib(load.device)
         for count in self.trajectories:
-            if count != self.trajectories[0]:
-                clean(load.device)
+            clean(load.device)
             engine.configure(num_trajectories=count)
             warm_up(engine, load)
             warm = time.perf_counter()
@@ -92,11 +95,17 @@ class Bench:
                 first = warm - begin + sample.times['total'][0] / 1e3
                 self.results.put('start', row.name, value={
                     'first_plan_s': first, 'load_s': loaded - begin, 'warm_up_s': warm - loaded,
-                    'weights': weights_from(load.model)})
+                    'weights': weights_from(load.model),
+                    **({'load_peak_gib': at_load['allocated']} if at_load else {})})
             work = work_of(engine, plan, row)
             self._store(row.name, count, sample, floors(
                 engine.model.config, engine.drafter and engine.drafter.config, work,
                 self.ceilings, engine.model.dtype.itemsize) if self.ceilings else None)
+            if row.streams:
+                early, _ = time_engine(engine, load, row, early=True)
+                self.results.put('encode_early', row.name, str(count), value=early.summary())
+                self.say(f'{row.name}, {count}, from the last camera on: '
+                         f'{early.summary()["total"]:.2f} ms')
         engine.configure(num_trajectories=1)
         checked = self.oracles.check(engine, load, row)
         if checked is not None:
@@ -158,6 +167,47 @@ class Bench:
         for size, times in time_primitives(engine, self.load).items():
             self.results.put('primitives', size, value=times)
             self.say(f'primitive of {size} tokens: {_numbers(times)} ms')
+
+
+    def _first_plan(self) -> None:
+        row = 'all_low_bit' if self.load.device.type == 'cuda' else 'all'
+        times = time_first_plan(self.load, row)
+        self.results.put(FIRST_PLAN, value={'row': row, **times})
+        self.say(f'a new process, {row}: {_numbers(times)}')
+
+
+    def _memory(self) -> None:
+        """Memory and total of every kind of quantization, for the table of other cards."""
+        from ..core.quantization.footprint import GIB, SETTINGS, memory_needed
+        count, failed = max(self.trajectories), []
+        for kind, expert in SETTINGS:
+            name = f'{kind}, expert too' if expert else kind
+            row = ROWS['all_low_bit_expert' if expert else 'all_low_bit' if kind != 'none'
+                       else 'all']
+            load = replace(self.load, quantization=kind, repeats=5,
+                           settings={**self.load.settings, 'num_trajectories': count})
+            clean(load.device)
+            try:
+                engine = load.engine(row)
+                clean(load.device)
+                warm_up(engine, load)
+                sample, _ = time_engine(engine, load, row)
+            except Exception as error:
+                self.say(f'memory, {name}: FAILED\n{traceback.format_exc()}')
+                self.results.put(MEMORY, name, value={'failed': f'{error}'[:300]})
+                failed.append(name)
+                continue
+            estimate = memory_needed(engine.model.config, engine.config, engine.model.dtype,
+                                     drafter=engine.drafter is not None).total / GIB
+            peak = peak_gib(load.device) or {}
+            value = {'trajectories': count, 'estimate_gib': estimate,
+                     'total_ms': sample.summary()['total'], **peak}
+            self.results.put(MEMORY, name, value=value)
+            self.say(f'memory, {name}: {_numbers(value)}')
+            self.results.save()
+            del engine
+        if failed:
+            raise RuntimeError(f'no figures for {", ".join(failed)}')
 
 
 def work_of(engine: Engine, plan: DrivePlan, row: Row) -> Work:

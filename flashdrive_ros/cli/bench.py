@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '(default: %(default)s)')
     add('--rows', nargs='+', default=[], metavar='ROW', help='only these: released, eager, '
         'graphs, streaming, drafting, velocity_reuse, low_bit, all, all_low_bit, '
-        'all_low_bit_expert, primitives')
+        'all_low_bit_expert, primitives; not by default: first_plan (a new process), memory')
     add('--trajectories', nargs='+', type=int, default=[1, 6], metavar='K',
         help='(default: 1 6)')
     add('--repeats', type=int, default=30, help='timed steps of a row (default: %(default)s)')
@@ -47,15 +47,15 @@ def run(arguments: argparse.Namespace) -> int:
     from ..benchmark.measure import Load
     from ..benchmark.results import Results, table
     from ..benchmark.rows import ON_CPU, ROWS
-    from ..benchmark.run import PRIMITIVES, Bench
+    from ..benchmark.run import FIRST_PLAN, MEMORY, PRIMITIVES, Bench
     from ..core import checkpoint
     from ..core.engine import DEFAULT_CAMERAS
     from ..errors import UserError
 
     device, _ = checkpoint.resolve_device(arguments.device, 'auto')
     config, _ = checkpoint.read_config(checkpoint.find(arguments.model))
-    known = [*ROWS, PRIMITIVES]
-    default = known if device.type == 'cuda' else [*ON_CPU, PRIMITIVES]
+    known = [*ROWS, PRIMITIVES, FIRST_PLAN, MEMORY]
+    default = [*(ROWS if device.type == 'cuda' else ON_CPU), PRIMITIVES]
     unknown = sorted(set(arguments.rows) - set(known))
     if unknown:
         raise UserError(f'no rows {", ".join(unknown)}; there are {", ".join(known)}')

@@ -230,8 +230,24 @@ class Engine:
             self.policy.cost = pass_ms['on'] / pass_ms['off']
             log.info('a drafted round takes %.2f plain steps', self.policy.cost)
         self._prepare({name: stream.layout for name, stream in self.streams.items()})
+        with torch.inference_mode():
+            for count in range(1, len(cameras)):  # those left when others were prepared
+                self.memory.encoder([black] * count)
         self.plan_id = plan_id
         self.reset('start')
+
+    @torch.inference_mode()
+    def prepare(self, camera_id: int, frame: CameraFrame) -> bool:
+        """
+        Encode a camera's newest frame while the others of its set are on their way.
+
+        The step that gets this very `frame` needs not encode it again.  Does not wait for
+        the device; False when the frame is known.  A failure leaves the state as it was.
+        """
+        if self.camera_ids is not None and camera_id not in self.camera_ids:
+            raise InputError(f'{self.model_name} has no camera {camera_id}, it needs '
+                             f'{list(self.camera_ids)}')
+        return self.memory.prepare(camera_id, frame)
 
     @torch.inference_mode()
     def step(self, frames: FrameSet, ego: EgoHistory, nav_text: str = '',

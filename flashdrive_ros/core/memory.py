@@ -11,7 +11,7 @@ from torch import Tensor
 from . import images
 from .model import Alpamayo
 from .streaming import Window, fill_window, shift_between, time_reason
-from .types import GRID_NS, FrameSet
+from .types import GRID_NS, CameraFrame, FrameSet
 from .vision import ImageFeatures
 
 Encoder = Callable[[Sequence[np.ndarray | Tensor]], list[ImageFeatures]]
@@ -51,6 +51,7 @@ class FrameMemory:
     def forget(self, reason: str) -> None:
         """Drop everything; `reason` is why the next window has to be computed whole."""
         self.encoded: dict[int, EncodedSet] = {}
+        self.early: dict[int, tuple[CameraFrame, ImageFeatures]] = {}
         self.last_t0_ns: int | None = None
         self.invalidate(reason)
 
@@ -60,8 +61,21 @@ class FrameMemory:
         self.reason = reason
         self.last_prefill_ns = 0
 
+    def prepare(self, camera: int, frame: CameraFrame) -> bool:
+        """Encode a camera's newest frame before its set is complete; False when it is known."""
+        if self._prepared(camera, frame) is not None:
+            return False
+        (features,) = self.encoder([frame.image])
+        self.early[camera] = frame, features
+        return True
+
+    def _prepared(self, camera: int, frame: CameraFrame) -> ImageFeatures | None:
+        """Features of this very frame, if it was encoded early."""
+        known, features = self.early.get(camera, (None, None))
+        return features if known is frame else None
+
     def encode(self, sets: Sequence[FrameSet]) -> int:
-        """Encode the frame sets that are not known yet; returns the number of images."""
+        """Encode what is not known yet of the frame sets; returns the number of images."""
         newest = max(s.t0_ns for s in sets)
         fresh = [s for s in sets if s.t0_ns not in self.encoded
                  and s.t0_ns > newest - self.frames * GRID_NS]
@@ -69,12 +83,16 @@ class FrameMemory:
         for frame_set in fresh:
             entry = self.encoded[frame_set.t0_ns] = EncodedSet({}, {})
             for camera, frame in frame_set.frames.items():
-                by_size.setdefault(frame.image.shape[:2], []).append((entry, camera, frame.image))
+                size, prepared = frame.image.shape[:2], self._prepared(camera, frame)
+                if prepared is None:
+                    by_size.setdefault(size, []).append((entry, camera, frame.image))
+                else:
+                    entry.features[camera], entry.sizes[camera] = prepared, size
         for size, members in by_size.items():
             encoded = self.encoder([image for _, _, image in members])
             for (entry, camera, _), features in zip(members, encoded):
                 entry.features[camera], entry.sizes[camera] = features, size
-        return sum(len(s.frames) for s in fresh)
+        return sum(map(len, by_size.values()))
 
     def choose(self, t0_ns: int, tolerance_ns: int) -> tuple[Window, int, str]:
         """Window for the frames at `t0_ns`, how many of its places are new, and why if all are."""

@@ -33,7 +33,7 @@ from std_srvs.srv import Trigger
 from flashdrive_ros.srv import AskQuestion
 
 from ..core.config import EngineConfig
-from ..core.types import NANOSECONDS, DrivePlan, InputError
+from ..core.types import NANOSECONDS, CameraFrame, DrivePlan, InputError
 from . import drive_parameters, messages, qos
 from .cameras import Transport, camera_topics, header_stamp_ns, transport
 from .frames import FrameSelector
@@ -72,7 +72,8 @@ class DriveNode(LifecycleNodeMixin, Node):
             self, (*drive_parameters.NODE, *drive_parameters.ENGINE),
             fixed=lambda: self.health.engine_state in ('loading', 'ready'),
             accept=self._accept_parameters)
-        self._worker = EngineWorker(self._fetch, self._deliver, self._report)
+        self._worker = EngineWorker(self._fetch, self._deliver, self._report,
+                                    self._fetch_early)
         self._time = RosTime(self, guarded(self._on_clock_back, self._report))
         # services that wait for the engine block neither images nor diagnostics
         self._data, services = MutuallyExclusiveCallbackGroup(), MutuallyExclusiveCallbackGroup()
@@ -268,6 +269,9 @@ class DriveNode(LifecycleNodeMixin, Node):
         if step_input is not None:  # time may have jumped just now
             self._restart(step_input.restart)
         return step_input
+
+    def _fetch_early(self) -> tuple[int, CameraFrame] | None:
+        return None if (inputs := self._inputs) is None else inputs.take_early()
 
     def _restart(self, reason: str):
         if reason:

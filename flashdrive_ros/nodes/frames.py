@@ -325,6 +325,13 @@ class FrameSelector:
         index = self._find(None)
         return None if index is None else self._slots[index].grid_ns
 
+    def pending(self) -> dict[int, Stamped]:
+        """Frames of required cameras at the newest grid time; none when it was taken."""
+        index = max((i for i, slot in self._slots.items() if slot.frames), default=-1)
+        if index <= self._taken:
+            return {}
+        return {c: item for c, item in self._slots[index].frames.items() if c in self.required}
+
     def absent(self) -> list[int]:
         """Cameras without a frame at the newest grid time on which all have decided."""
         index = min(self.tracks[camera].index for camera in self.required) - 1

@@ -17,7 +17,7 @@ import numpy as np
 from ..core.ego import EgoHistory
 from ..core.text import refuse_free_text
 from ..core.types import CAMERA_NAMES, GRID_NS, NANOSECONDS, CameraFrame, FrameSet, InputError
-from .frames import FrameSelector, Selection
+from .frames import FrameSelector, Selection, Stamped
 from .odometry import OdometryBuffer, OdometrySample
 from .presence import Presence
 from .stamps import describe_difference
@@ -76,6 +76,7 @@ class StepInputs:
         self._presence = Presence(selector.camera_ids, clock())
         self._nav_text = self._route_text = self._restart = ''
         self._decoded: list[tuple[Selection, FrameSet]] = []
+        self._early: dict[int, tuple[Stamped, CameraFrame | None]] = {}
 
     def add_camera(self, camera: int, stamp_ns: int, payload: object) -> str | None:
         """Store one image; returns the reason when time jumped and older images were dropped."""
@@ -184,14 +185,41 @@ class StepInputs:
         return ('odometry is of another time than the frames: '
                 + describe_difference(newest, frames_ns))
 
+    def take_early(self) -> tuple[int, CameraFrame] | None:
+        """
+        Return a frame of the set that is being completed, by camera, each once; else None.
+
+        `take` gives this very frame later.  One that can not be decoded is left for `take`
+        to complain about.
+        """
+        with self.lock:
+            pending = self.selector.pending()
+        for camera, item in pending.items():
+            if self._early.get(camera, (None,))[0] is item:
+                continue
+            self._early[camera] = item, None
+            try:
+                frame = self._frame(camera, item)
+            except InputError:
+                continue
+            self._early[camera] = item, frame
+            return camera, frame
+        return None
+
+    def _frame(self, camera: int, item: Stamped) -> CameraFrame:
+        """Decode one frame, unless that was done early."""
+        early, frame = self._early.get(camera, (None, None))
+        if early is item and frame is not None:
+            return frame
+        return CameraFrame(self._decode(camera, item.payload), item.stamp_ns)
+
     def _frame_set(self, selection: Selection) -> FrameSet:
         """Decode a set, unless that was done for an earlier step."""
         for known, frame_set in self._decoded:
             if known.frames == selection.frames:
                 return frame_set
         return FrameSet(selection.t0_ns, {
-            camera: CameraFrame(self._decode(camera, item.payload), item.stamp_ns)
-            for camera, item in selection.frames.items()})
+            camera: self._frame(camera, item) for camera, item in selection.frames.items()})
 
     def waiting_for(self, timeout_s: float, topics: Mapping[int, str]) -> str:
         """Why `take` gives nothing: the silent camera, the odometry, …; '' when it should."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, TimeoutError
 
-from ..core.types import DrivePlan, InputError
+from ..core.types import CameraFrame, DrivePlan, InputError
 from .inputs import StepInput
 
 _WAKE = object()
@@ -28,14 +28,18 @@ class EngineWorker:
     `fetch()` gives the next `StepInput` or None; `deliver(plan, step_input)`
     gets each plan; `report(kind, error)` gets every problem: kind 'input' for
     refused input, 'engine' for a failed step, 'output' for a failed delivery.
+    `fetch_early()` gives a camera and its frame while others of their set are still
+    missing, or None: the engine prepares it when there is nothing to step.
     """
 
     def __init__(self, fetch: Callable[[], StepInput | None],
                  deliver: Callable[[DrivePlan, StepInput], None],
-                 report: Callable[[str, Exception], None]):
+                 report: Callable[[str, Exception], None],
+                 fetch_early: Callable[[], tuple[int, CameraFrame] | None] = lambda: None):
         self.engine = None
         self.stepping = False
         self._fetch, self._deliver, self._report = fetch, deliver, report
+        self._fetch_early = fetch_early
         self._requests: queue.SimpleQueue = queue.SimpleQueue()
         self._woken = threading.Event()
         self._closing = threading.Event()
@@ -125,6 +129,7 @@ class EngineWorker:
         try:
             step_input = self._fetch()
             if step_input is None:
+                self._prepare()
                 return
             plan = self.engine.step(step_input.frames, step_input.ego, step_input.nav_text,
                                     history=step_input.history)
@@ -135,6 +140,14 @@ class EngineWorker:
         else:
             if plan is not None:
                 self._hand_over(plan, step_input)
+
+    def _prepare(self):
+        """Prepare frames of the set that is being completed, until there may be a whole one."""
+        try:
+            while not self._woken.is_set() and (early := self._fetch_early()) is not None:
+                self.engine.prepare(*early)
+        except Exception as error:  # the engine is as it was: the step encodes it again
+            self._report('engine', error)
 
     def _hand_over(self, plan: DrivePlan, step_input: StepInput):
         try:

@@ -14,7 +14,7 @@ class EngineDouble:
 
     Every plan comes with `primitives`; None are plans that were asked for none.
     Speed is the front camera's mean red / 10 m/s; the text names t0 and the
-    navigation text.  `steps` and `resets` record what was asked of it; `fault`,
+    navigation text.  `steps`, `resets` and `prepared` record what was asked of it; `fault`,
     called before each step with its frames, may raise or block.
     """
 
@@ -26,7 +26,7 @@ class EngineDouble:
 
     def __init__(self, trajectories=2):
         self.trajectories = trajectories
-        self.steps, self.resets = [], []
+        self.steps, self.resets, self.prepared = [], [], []
         self.primitives, self.reasoning = (), {}
         self.warm = False
         self.fault = lambda frames: None
@@ -44,6 +44,11 @@ class EngineDouble:
         self.threads.add(threading.get_ident())
         self.resets.append(reason)
         self._last_ns = None
+
+    def prepare(self, camera_id, frame):
+        self.threads.add(threading.get_ident())
+        self.prepared.append((camera_id, frame))
+        return True
 
     def configure(self, **changes):
         if changes.get('num_trajectories', 0) > 8:
