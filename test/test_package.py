@@ -16,8 +16,9 @@ import flashdrive_ros
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / 'flashdrive_ros'
 INTERFACES = sorted([*ROOT.glob('msg/*.msg'), *ROOT.glob('srv/*.srv')])
-DISTRIBUTIONS = {'cv2': 'opencv-python-headless', 'yaml': 'pyyaml', 'rerun': 'rerun-sdk'}
-"""PyPI names of modules that are called otherwise."""
+DISTRIBUTIONS = {'cv2': 'opencv-python-headless', 'yaml': 'pyyaml', 'rerun': 'rerun-sdk',
+                 'triton': 'torch'}
+"""PyPI names of modules that are called otherwise, or come with another package."""
 
 
 def manifest():
