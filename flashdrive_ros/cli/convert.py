@@ -14,9 +14,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-WORLD_SEED = 40_000
-WORLD_SECONDS = 30.0
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `flashdrive convert`."""
@@ -44,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from ..core.quantization.convert import convert
     from ..core.quantization.swap import HIGH, QuantizationConfig
     from ..errors import UserError
+    from ..evaluation.calibration import recorded_windows, world_windows
     if args.out is None and not args.memory:
         raise UserError('--out DIR is missing')
     try:
@@ -52,40 +50,13 @@ def run(args: argparse.Namespace) -> int:
             return 0
         config = QuantizationConfig(args.quantization, args.quantize_expert,
                                     HIGH if args.keep is None else tuple(args.keep))
-        windows = calibration_windows(args.windows_from, args.windows) if args.windows else ()
+        windows = recorded_windows(args.windows_from, args.windows) if args.windows_from else \
+            world_windows(args.windows)
         convert(args.source, args.out, config, windows, args.device, lambda text: print(
             text, flush=True))
     except CheckpointError as error:
         raise UserError(str(error)) from error
     return 0
-
-
-def calibration_windows(recordings: list[str], count: int):
-    """`count` windows out of recordings in turn, or of the embedded world without any."""
-    from itertools import islice
-
-    from ..core.quantization.convert import CalibrationWindow
-    if not recordings:
-        yield from world_windows(count)
-        return
-    from ..replay.engine_inputs import engine_inputs, open_recording
-    share = -(-count // len(recordings))
-    for path in recordings:
-        fresh = True
-        for step in islice(engine_inputs(open_recording(path)), share):
-            yield CalibrationWindow(step.frames, step.ego, step.nav_text, step.history, fresh)
-            fresh = False
-
-
-def world_windows(count: int, episodes: int = 6):
-    """Windows of episodes of the embedded world that no evaluation uses."""
-    from ..core.quantization.convert import CalibrationWindow
-    from ..evaluation import held_out
-    episodes = min(episodes, count)
-    share = -(-count // episodes)
-    for seed in range(WORLD_SEED, WORLD_SEED + episodes):
-        for window in held_out.windows(seed, share, WORLD_SECONDS):
-            yield CalibrationWindow(window.frames, window.history, window.nav_text, window.before)
 
 
 def memory_table(name: str) -> str:

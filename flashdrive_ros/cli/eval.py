@@ -11,6 +11,7 @@ tables and charts go to OUT.
     flashdrive eval closed-loop --set noise_temperature=0.6 --set velocity_reuse=[4,5,6]
     flashdrive eval reasoning --seeds 250 --windows 8
     flashdrive eval primitives --seeds 50 --windows 8
+    flashdrive eval quantization --seeds 25 --windows 8
     flashdrive eval film --out docs/driving.gif
 """
 from __future__ import annotations
@@ -59,6 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _drafted(kinds.add_parser(
         'primitives', help='boxes and trajectories in every mode of decoding: errors, passes, '
         'time'), seeds=50, first=20_000)
+    low_bit = kinds.add_parser(
+        'quantization', help='plans and words with weights of fewer bits')
+    _drafted(low_bit, seeds=25, first=20_000)
+    low_bit.add_argument('--rows', nargs='+', default=[], metavar='ROW',
+                         help='only these settings, such as "w4a8 expert calibrated"')
     film = kinds.add_parser('film', help='four scenarios as one small animated picture')
     add = film.add_argument
     add('--model', default='small', help='checkpoint (default: %(default)s)')
@@ -119,7 +125,8 @@ def run(args: argparse.Namespace) -> int:
     from ..errors import UserError
     try:
         return {'open-loop': _open_loop, 'closed-loop': _closed_loop, 'film': _film,
-                'reasoning': _reasoning, 'primitives': _primitives}[args.what](args)
+                'reasoning': _reasoning, 'primitives': _primitives,
+                'quantization': _quantization}[args.what](args)
     except (CheckpointError, InputError) as error:
         raise UserError(str(error)) from error
 
@@ -171,6 +178,16 @@ def _primitives(args) -> int:
         seconds=args.seconds, engine_seed=args.engine_seed,
         settings=_settings(args.set, 'primitives', 'primitive_decoding'))
     return _measure(args, 'primitives', config, drawn_primitives, drawn_primitives_results)
+
+
+def _quantization(args) -> int:
+    from ..evaluation import low_bit
+    rows = _only(dict.fromkeys(low_bit.SETTINGS), args.rows, 'row')
+    config = low_bit.LowBit(
+        {'target': args.model}, (low_bit.NONE, *(r for r in rows if r != low_bit.NONE)),
+        args.windows, args.seconds, engine_seed=args.engine_seed, settings=_settings(
+            args.set, 'quantization', 'quantize_expert', 'num_trajectories', 'greedy'))
+    return _measure(args, 'quantization', config, low_bit, low_bit)
 
 
 def _only(models: dict, names: list[str], what: str) -> dict:

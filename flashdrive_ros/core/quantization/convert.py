@@ -86,7 +86,7 @@ def _scale(engine: Engine, config: QuantizationConfig, windows: Iterable[Calibra
            progress: Callable[[str], None]) -> dict:
     """Run the windows, then fold the best scales into the weights; notes for config.json."""
     with scaling.recording(engine.model, config) as recorded:
-        count = _run(engine, windows, progress)
+        count = run_windows(engine, windows, progress)
     if not count:
         log.warning('no calibration windows: weights are rounded without scaling')
         return {'calibration_windows': 0}
@@ -99,8 +99,9 @@ def _scale(engine: Engine, config: QuantizationConfig, windows: Iterable[Calibra
             'alpha': {name: scaled.alpha for name, scaled in found.items()}}
 
 
-def _run(engine: Engine, windows: Iterable[CalibrationWindow],
-         progress: Callable[[str], None]) -> int:
+def run_windows(engine: Engine, windows: Iterable[CalibrationWindow],
+                progress: Callable[[str], None] = lambda _: None) -> int:
+    """Step an engine through calibration windows; how many it took."""
     count = 0
     for window in windows:
         if window.fresh:
