@@ -12,6 +12,7 @@ tables and charts go to OUT.
     flashdrive eval reasoning --seeds 250
     flashdrive eval primitives --seeds 25
     flashdrive eval drafting --seeds 20
+    flashdrive eval quantization --seeds 25 --windows 8
     flashdrive eval film --out docs/driving.gif
 """
 from __future__ import annotations
@@ -68,6 +69,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     drafting.add_argument('--seconds', type=float, default=20.0, help='length of an episode '
                           '(default: %(default)s)')
     drafting.set_defaults(lanes=0, servers=0)
+    low_bit = kinds.add_parser(
+        'quantization', help='plans and words with weights of fewer bits')
+    _drafted(low_bit, seeds=25, first=20_000)
+    low_bit.add_argument('--rows', nargs='+', default=[], metavar='ROW',
+                         help='only these settings, such as "w4a8 expert calibrated"')
     film = kinds.add_parser('film', help='four scenarios as one small animated picture')
     add = film.add_argument
     add('--model', default='small', help='checkpoint (default: %(default)s)')
@@ -129,7 +135,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         return {'open-loop': _open_loop, 'closed-loop': _closed_loop, 'film': _film,
                 'reasoning': _reasoning, 'primitives': _primitives,
-                'drafting': _drafting}[args.what](args)
+                'drafting': _drafting,
+                'quantization': _quantization}[args.what](args)
     except (CheckpointError, InputError) as error:
         raise UserError(str(error)) from error
 
@@ -191,6 +198,14 @@ def _drafting(args) -> int:
         {'target': args.model, 'drafter': companion(args.model)}, args.seconds, args.engine_seed,
         engine_settings(args.set, 'drafting', 'settle_reasoning'))
     return _measure(args, 'drafting', config, drafted_driving, drafted_driving)
+def _quantization(args) -> int:
+    from ..evaluation import low_bit
+    rows = _only(dict.fromkeys(low_bit.SETTINGS), args.rows, 'row')
+    config = low_bit.LowBit(
+        {'target': args.model}, (low_bit.NONE, *(r for r in rows if r != low_bit.NONE)),
+        args.windows, args.seconds, engine_seed=args.engine_seed, settings=engine_settings(
+            args.set, 'quantization', 'quantize_expert', 'num_trajectories', 'greedy'))
+    return _measure(args, 'quantization', config, low_bit, low_bit)
 
 
 def _only(models: dict, names: list[str], what: str) -> dict:

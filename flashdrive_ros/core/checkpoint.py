@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 MODELS = Path(__file__).resolve().parent.parent / 'models'
 DRAFTER_SUFFIX = '-DFlash'
 """A model's drafter lies beside it under the model's name and this."""
+PARO_SUFFIX = '-PARO'
+"""Under the model's name and this lies what ParoQuant made of it."""
 _PREFIXES = (('vlm.model.visual.', 'visual.'),
              ('vlm.model.language_model.embed_tokens.', 'embed_tokens.'),
              ('vlm.model.language_model.', 'language_model.'),

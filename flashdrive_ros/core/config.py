@@ -304,6 +304,10 @@ class EngineConfig:
     cpu_threads          threads of torch on a CPU; 0 is half the cores: its threads wait for
                          each other by spinning, and beside a busy source that costs ten times
                          what the second half would bring
+    quantization         'fp8', 'w4a8' or 'w4a16': the language model's projections in fewer bits
+                         (see `quantization/swap.py`), made while loading where the checkpoint
+                         is plain; 'none': as the checkpoint is
+    quantize_expert      the action expert's projections too
     seed                 noise and sampling are drawn from (seed, t0): a window repeats exactly
     num_trajectories     K samples of the action expert
     separate_reasonings  each trajectory after its own reasoning instead of one shared
@@ -341,6 +345,8 @@ class EngineConfig:
     device: str = 'auto'
     dtype: str = 'auto'
     cpu_threads: int = 0
+    quantization: str = 'none'
+    quantize_expert: bool = False
     seed: int = 0
     num_trajectories: int = 1
     separate_reasonings: bool = False
@@ -373,6 +379,8 @@ class EngineConfig:
         object.__setattr__(self, 'primitives', tuple(self.primitives))
         checks = {
             'cpu_threads': 0 <= self.cpu_threads <= 1024,
+            'quantization': self.quantization in ('none', 'fp8', 'w4a8', 'w4a16'),
+            'quantize_expert': not self.quantize_expert or self.quantization != 'none',
             'num_trajectories': 1 <= self.num_trajectories <= 64,
             'flow_steps': 0 <= self.flow_steps <= 100,
             'max_new_tokens': 1 <= self.max_new_tokens <= 1024,

@@ -262,6 +262,7 @@ def load_companion(name: str, target: Alpamayo, drafting: str) -> Drafter | None
     """
     if drafting == 'off':
         return None
+    name = name.removesuffix(checkpoint.PARO_SUFFIX)  # the quantised model shares the drafter
     wanted = f'{name}{checkpoint.DRAFTER_SUFFIX}'
     try:
         directory = checkpoint.find_companion(name, checkpoint.DRAFTER_SUFFIX)

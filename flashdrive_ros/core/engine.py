@@ -29,6 +29,8 @@ from .fast.window import FastStream
 from .memory import FrameMemory, plain_encoder
 from .model import Alpamayo
 from .prompt import PromptLayout, build_layout, question_ids
+from .quantization.footprint import refuse_too_large
+from .quantization.swap import asked_for, check_device
 from .reasoning import Reasoned, follow, generate, reason, reason_separately, settle
 from .speculative import Draft
 from .stream import PromptStream
@@ -91,7 +93,12 @@ class Engine:
         device, dtype = checkpoint.resolve_device(config.device, config.dtype)
         if device.type == 'cpu':
             torch.set_num_threads(config.cpu_threads or max(1, (os.cpu_count() or 2) // 2))
-        model, tokenizer = checkpoint.load(str(name), device, dtype)
+        quantization = asked_for(config)
+        if quantization is not None:
+            check_device(quantization.kind, device)
+        if device.type == 'cuda':
+            refuse_too_large(str(name), config, dtype, device)
+        model, tokenizer = checkpoint.load(str(name), device, dtype, quantization)
         return cls(model, tokenizer, config, load_companion(str(name), model, config.drafting))
 
     @property
@@ -133,7 +140,7 @@ class Engine:
         Settings that change the cache's layout make the next window a prefill.
         """
         config = replace(self.config, **changes)
-        for name in ('device', 'dtype', 'cpu_threads'):
+        for name in ('device', 'dtype', 'cpu_threads', 'quantization', 'quantize_expert'):
             if getattr(config, name) != getattr(self.config, name):
                 raise InputError(f'{name} can not change while a model is loaded')
         self._check(config)

@@ -72,6 +72,9 @@ ENGINE = (
             choices=('auto', 'on', 'off')),
     _engine('fusion', 'string', 'fused kernels; auto: where there is CUDA',
             choices=('auto', 'on', 'off')),
+    _engine('quantization', 'string', "the language model's weights in fewer bits; none: as the "
+            'checkpoint is', choices=('none', 'fp8', 'w4a8', 'w4a16'), live=False),
+    _engine('quantize_expert', 'bool', "the action expert's weights too", live=False),
     _engine('streaming', 'bool', 'compute only what is new; off: the whole window every time'),
     _engine('seed', 'int', 'seed of every sampling', 0, 2**31 - 1),
     _engine('num_trajectories', 'int', 'trajectories sampled per plan', 1, 64),

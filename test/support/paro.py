@@ -23,13 +23,12 @@ def rotation(k, generator):
 def turned(x, parts):
     """Rotate rows [m, k] pair after pair, as the definition says."""
     x = x.double() * parts['channel_scales'].double()
+    group = torch.arange(x.shape[1] // 2) // 64 * 128
     for angles, pairs in zip(parts['theta'].double(), parts['pairs'].long()):
-        for t in range(len(angles)):
-            group = t // 64 * 128
-            i, j = group + pairs[2 * t], group + pairs[2 * t + 1]
-            a, b = x[:, i].clone(), x[:, j].clone()
-            x[:, i] = a * angles[t].cos() + b * angles[t].sin()
-            x[:, j] = b * angles[t].cos() - a * angles[t].sin()
+        i, j = group + pairs[::2], group + pairs[1::2]
+        a, b = x[:, i], x[:, j]  # copies
+        x[:, i] = a * angles.cos() + b * angles.sin()
+        x[:, j] = b * angles.cos() - a * angles.sin()
     return x.float()
 
 

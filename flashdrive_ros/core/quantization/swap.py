@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
-from ..config import CheckpointError
+from ..config import CheckpointError, EngineConfig
 from .activations import FP8, INT8
 from .int4 import Int4Matrix
 from .linear import QuantLinear
@@ -45,6 +45,13 @@ class QuantizationConfig:
         """Refuse what is no kind."""
         if self.kind not in KINDS:
             raise CheckpointError(f'quantization is {self.kind!r}, expected one of {KINDS}')
+
+
+def asked_for(config: EngineConfig) -> QuantizationConfig | None:
+    """What the settings of an engine quantise; None: nothing."""
+    if config.quantization == 'none':
+        return None
+    return QuantizationConfig(config.quantization, config.quantize_expert)
 
 
 def target_names(model: nn.Module, config: QuantizationConfig) -> Iterator[str]:
