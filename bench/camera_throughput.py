@@ -3,11 +3,11 @@ What the drive node's inputs cost: four cameras at 10 Hz over DDS, decoded, no m
 
     python bench/camera_throughput.py [--seconds 20] [--out FILE]
 
-One process publishes images, one odometry at 100 Hz, another runs the real drive node with an engine that does
-nothing, each with the DDS settings of its row.  Rows say how many sets of
-frames (one image of every camera) arrived and were decoded, what share of one
-core the receiving process took for it, in all and per set, and how old the
-images were when the engine had them.
+One process publishes images, one odometry at 100 Hz, another runs the real
+drive node with an engine that does nothing, each with the DDS settings of its
+row.  Rows say how many sets of frames (one image of every camera) arrived and
+were decoded, what share of one core the receiving process took for it, in all
+and per set, and how old the images were when the engine had them.
 """
 from __future__ import annotations
 

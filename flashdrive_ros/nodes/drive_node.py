@@ -35,7 +35,7 @@ from flashdrive_ros.srv import AskQuestion
 from ..core.config import EngineConfig
 from ..core.types import NANOSECONDS, DrivePlan, InputError
 from . import drive_parameters, messages, qos
-from .cameras import Transport, camera_topics, header_stamp_ns, transport
+from .cameras import Transport, camera_mounts, camera_topics, header_stamp_ns, transport
 from .frames import FrameSelector
 from .gate import GateLimits, judge
 from .health import DriveHealth
@@ -103,6 +103,7 @@ class DriveNode(LifecycleNodeMixin, Node):
             if p['anchor_camera'] not in (-1, *topics):
                 raise InputError(f'anchor_camera is {p["anchor_camera"]}, expected one of '
                                  f'camera_ids {list(topics)}, or -1')
+            camera_mounts(p['camera_mounts'])  # what is wrong with it is said before loading
             engine = self._load(tuple(sorted(topics)))
             self._open(engine, images, topics)
         except Exception as error:
@@ -144,7 +145,8 @@ class DriveNode(LifecycleNodeMixin, Node):
             lambda camera, cdr: images.read(names[camera], cdr),
             window=engine.frames_per_camera, go_on=self._may_go_on(engine),
             timeout_s=p['timeout_s'], extrapolation_s=p['odometry_extrapolation_s'])
-        self._outputs = PlanOutputs(self, p['base_frame'], tuple(topics), self._report)
+        self._outputs = PlanOutputs(self, p['base_frame'], tuple(topics), self._report,
+                                    p['output_frame'], camera_mounts(p['camera_mounts']))
         self._listening = Subscriptions(self, self._data, self._report, self._deaf)
         subscribe = self._listening.add
         camera_qos = qos.camera(p['camera_reliability'], p['camera_depth'])
@@ -153,6 +155,8 @@ class DriveNode(LifecycleNodeMixin, Node):
             subscribe(images.message_type, topic,
                       functools.partial(self._on_image, inputs, camera), camera_qos, raw=True)
         self._outputs.calibration.subscribe(subscribe, topics)
+        if self._outputs.fixed_frame is not None:
+            self._outputs.fixed_frame.subscribe(subscribe)
         subscribe(Odometry, 'odometry', functools.partial(self._on_odometry, inputs),
                   qos.ODOMETRY)
         if (poses := self._outputs.poses) is not None:

@@ -15,6 +15,8 @@ NODE = (
       'camera ids: ' + ', '.join(f'{i} {name}' for i, name in CAMERA_NAMES.items())),
     P('camera_topics', 'string[]', [],
       'image topics, one per camera id; empty: camera/<name>/image_raw'),
+    P('camera_mounts', 'string[]', [], 'where cameras sit that /tf_static does not place, each '
+      'as ID X Y Z ROLL PITCH YAW in base_frame (m, rad), x along the view; for drawings only'),
     P('image_transport', 'string', 'compressed',
       'how images come; compressed adds /compressed to each topic',
       choices=('raw', 'compressed')),
@@ -34,6 +36,8 @@ NODE = (
     P('timeout_s', 'float', 1.0,
       'silence of a camera, of odometry or of plans that is an error, s', 0.1, 60.0, live=True),
     P('base_frame', 'string', 'base_link', 'frame id of plans: the vehicle'),
+    P('output_frame', 'string', '', 'frame of trajectory and path: that of the odometry, or '
+      'another to which /tf leads, e.g. map; empty: base_frame'),
 )
 
 _DEFAULT, _LIMITS = EngineConfig(), GateLimits()

@@ -6,7 +6,7 @@ that nothing was asked, an empty one that nothing was found.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from nav_msgs.msg import Path
 from std_msgs.msg import String
@@ -14,9 +14,10 @@ from visualization_msgs.msg import MarkerArray
 
 from flashdrive_ros import msg
 
-from ..core.types import CAMERA_NAMES, DrivePlan
+from ..core.types import CAMERA_NAMES, DrivePlan, InputError
 from . import autoware, detections, qos
 from .annotations import AnnotatedImages, Calibration
+from .fixed_frame import FixedFrame, in_frame
 from .inputs import StepInput
 from .markers import PlanMarkers
 from .messages import header_of, path_message, plan_message, stamp_ns
@@ -45,12 +46,16 @@ class PlanOutputs:
     """Publishers of one configuration; silent while the node is not active."""
 
     def __init__(self, node, frame_id: str, cameras: Sequence[int],
-                 report: Callable[[str, Exception], None]):
+                 report: Callable[[str, Exception], None], output_frame: str = '',
+                 mounts: Mapping[int, tuple] | None = None):
         self._node = node
         self._frame_id = frame_id
+        self._report = report
+        self.fixed_frame = FixedFrame(output_frame) if output_frame not in ('', frame_id) else None
+        """Of trajectory and path; None: the vehicle's."""
         self._cameras = cameras
         self._markers = PlanMarkers()
-        self.calibration = Calibration(frame_id)
+        self.calibration = Calibration(frame_id, mounts)
         """Of the cameras; whoever subscribes for the node fills it."""
         self.poses = autoware.PoseBuffer() if autoware.topics() else None
         """Of the vehicle in a fixed frame, filled likewise; None when nobody needs them."""
@@ -69,8 +74,7 @@ class PlanOutputs:
             image_frame=self.calibration.frame_id)
         chosen = message.trajectories[message.chosen_index]
         self._send('plan', message)
-        self._send('trajectory', chosen)
-        self._send('path', path_message(chosen))
+        self._send_trajectory(chosen, step_input)
         self._send('reasoning', String(data=message.reasoning.text))
         self._send('reasoning_stamped', message.reasoning)
         self._send('stage_latency', message.latency)
@@ -92,6 +96,18 @@ class PlanOutputs:
         if pose and 'autoware/candidate_trajectories' in wanted:
             self._send('autoware/candidate_trajectories',
                        autoware.candidate_trajectories(message, pose))
+
+    def _send_trajectory(self, chosen: msg.PlannedTrajectory, step_input: StepInput):
+        """In the frame that was asked for, or not at all."""
+        if (frame := self.fixed_frame) is not None:
+            try:
+                pose = frame.pose(step_input.ego, step_input.odometry_frame)
+            except InputError as error:
+                self._report('output', error)
+                return
+            chosen = in_frame(chosen, frame.name, *pose)
+        self._send('trajectory', chosen)
+        self._send('path', path_message(chosen))
 
     def _send_detections(self, plan: DrivePlan):
         if detections.INSTALLED:
