@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from nav_msgs.msg import Path
+from sensor_msgs.msg import PointCloud2
 from std_msgs.msg import String
 from visualization_msgs.msg import MarkerArray
 
 from flashdrive_ros import msg
 
 from ..core.types import CAMERA_NAMES, DrivePlan, InputError
-from . import autoware, detections, qos
+from . import autoware, clouds, detections, qos
 from .annotations import AnnotatedImages, Calibration
 from .fixed_frame import FixedFrame, in_frame
 from .inputs import StepInput
@@ -28,6 +29,7 @@ TOPICS = {
     'path': Path,
     'markers': MarkerArray,
     'primitives': msg.VisualPrimitiveArray,
+    'motion': PointCloud2,
     'reasoning': String,
     'reasoning_stamped': msg.Reasoning,
     'stage_latency': msg.StageLatency,
@@ -82,6 +84,8 @@ class PlanOutputs:
         self._send_autoware(message)
         if plan.drawn:
             self._send('primitives', message.primitives)
+            self._send('motion', clouds.cloud(
+                clouds.motion_points(plan.primitives), header_of(plan, self._frame_id)))
             self._send_detections(plan)
         self._annotated.offer(plan, step_input.frames)
 
