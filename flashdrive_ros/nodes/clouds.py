@@ -38,7 +38,9 @@ def motion_points(primitives: Iterable[Primitive]) -> np.ndarray:
 def cloud(points: np.ndarray, header: Header) -> PointCloud2:
     """PointCloud2 of `POINT` [n]."""
     if point_cloud2 is not None:
-        return point_cloud2.create_cloud(header, _FIELDS, points)
+        message = point_cloud2.create_cloud(header, _FIELDS, points)
+        message.is_dense = True  # it can't know
+        return message
     return PointCloud2(
         header=header, height=1, width=len(points), fields=_FIELDS, is_bigendian=False,
         is_dense=True, point_step=POINT.itemsize, row_step=POINT.itemsize * len(points),
