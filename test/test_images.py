@@ -187,6 +187,7 @@ def test_the_result_is_a_copy():
     ({'encoding': 'bayer_rggb8', 'height': 1}, '64 x 1'),
 ])
 def test_malformed_images_are_refused_by_name(change, complaint):
+    """Field reports 6 and 8: unknown encodings list what is supported."""
     m = message('rgb8', encoded('rgb8'))
     m.__dict__.update(change)
     with pytest.raises(ImageError, match=complaint) as caught:
@@ -207,6 +208,7 @@ def test_png_is_exact():
 
 @pytest.mark.parametrize('decoder', ['simplejpeg', 'opencv'])
 def test_red_stays_red_in_jpeg(decoder, monkeypatch):
+    """Field report 10."""
     if decoder == 'opencv':
         monkeypatch.setattr(images, 'simplejpeg', None)
     else:

@@ -58,6 +58,7 @@ def test_frames_and_ego_history_of_one_time_come_together():
 
 @pytest.mark.parametrize('step_ms', [1000 / 30, 10, 50])
 def test_ego_history_does_not_depend_on_the_odometry_rate(step_ms):
+    """Weak point 5 of the peer: ego history by index."""
     store = Store()
     store.odometry(-2000, 100, step_ms)
     store.see(0)
@@ -66,6 +67,7 @@ def test_ego_history_does_not_depend_on_the_odometry_rate(step_ms):
 
 
 def test_only_frames_that_are_chosen_are_decoded_and_each_once():
+    """Field report 12: decoding every large image in Python is too slow."""
     store = Store()
     store.odometry(-1500, 1000)
     for i in range(10):
@@ -172,6 +174,7 @@ def test_a_text_that_no_prompt_takes_is_left_out_and_told(text):
 # ---- why nothing comes
 
 def test_a_silent_camera_is_named_with_its_topic():
+    """Field report 4."""
     store = Store()
     store.odometry(-1500, 0)
     store.inputs.add_camera(1, at(0), None)
