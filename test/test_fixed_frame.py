@@ -15,7 +15,7 @@ from flashdrive_ros.core.ego import EgoHistory, quaternion_to_matrix
 from flashdrive_ros.core.types import InputError
 from flashdrive_ros.nodes.annotations import Calibration
 from flashdrive_ros.nodes.cameras import camera_mounts
-from flashdrive_ros.nodes.fixed_frame import FixedFrame, in_frame, quaternion
+from flashdrive_ros.nodes.fixed_frame import FixedFrame, quaternion
 from flashdrive_ros.nodes.messages import plan_message
 from flashdrive_ros.recording.calibration import camera_info_of
 from flashdrive_ros.view.camera import BODY_OF_OPTICAL, camera_view
@@ -45,10 +45,9 @@ def straight():
 
 # ---- output in another frame
 
-def test_the_frame_of_the_odometry_needs_no_transform():
-    frame = FixedFrame('odom')
-    xyz, rot = frame.pose(ego_at([100, 50, 2], LEFT_TURN), 'odom')
-    moved = in_frame(straight(), 'odom', xyz, rot)
+@pytest.mark.parametrize('name', ['odom', ''])
+def test_the_frame_of_the_odometry_needs_no_transform(name):
+    moved = FixedFrame(name).pose(ego_at([100, 50, 2], LEFT_TURN), 'odom').place(straight())
     assert moved.header.frame_id == 'odom' and moved.header.stamp == straight().header.stamp
     p, q = moved.points[9].pose.position, moved.points[9].pose.orientation
     assert (p.x, p.y, p.z) == pytest.approx((100, 60, 2))
@@ -67,10 +66,10 @@ def test_a_map_frame_is_reached_over_the_newest_transforms_without_waiting():
     half = np.sqrt(0.5)
     frame.on_transforms(transform('world', 'odom', (1, 2, 0), (0, 0, half, half)))
     frame.on_transforms(transform('map', 'world', (1000, 0, 0)))
-    xyz, rot = frame.pose(ego, 'odom')
-    assert xyz == pytest.approx([1001, 12, 0]) and rot == pytest.approx(LEFT_TURN)
+    pose = frame.pose(ego, 'odom')
+    assert pose.xyz == pytest.approx([1001, 12, 0]) and pose.rot == pytest.approx(LEFT_TURN)
     frame.on_transforms(transform('map', 'world', (2000, 0, 0)))
-    assert frame.pose(ego, 'odom')[0] == pytest.approx([2001, 12, 0])
+    assert frame.pose(ego, 'odom').xyz == pytest.approx([2001, 12, 0])
 
 
 def test_transforms_in_a_circle_end_in_a_refusal():

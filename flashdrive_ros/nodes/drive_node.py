@@ -155,12 +155,9 @@ class DriveNode(LifecycleNodeMixin, Node):
             subscribe(images.message_type, topic,
                       functools.partial(self._on_image, inputs, camera), camera_qos, raw=True)
         self._outputs.calibration.subscribe(subscribe, topics)
-        if self._outputs.fixed_frame is not None:
-            self._outputs.fixed_frame.subscribe(subscribe)
+        self._outputs.fixed_frame.subscribe(subscribe)
         subscribe(Odometry, 'odometry', functools.partial(self._on_odometry, inputs),
                   qos.ODOMETRY)
-        if (poses := self._outputs.poses) is not None:
-            subscribe(Odometry, 'odometry', poses.add, qos.ODOMETRY)
         subscribe(String, 'nav_text', lambda m: inputs.set_nav_text(m.data), qos.TEXT)
         subscribe(String, 'route_text', lambda m: inputs.set_route_text(m.data), qos.LATCHED)
 

@@ -8,6 +8,7 @@ are used; nothing waits for any.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from geometry_msgs.msg import Point, Pose, Quaternion
@@ -26,16 +27,43 @@ from ..recording.calibration import chain, transforms_of
 from . import qos
 
 
-class FixedFrame:
-    """Where the vehicle is in the frame called `name` when a plan is made."""
+@dataclass(frozen=True)
+class FixedPose:
+    """Where the vehicle is in a fixed frame: position `xyz` [3] m and rotation `rot` [3, 3]."""
 
-    def __init__(self, name: str):
+    frame_id: str
+    xyz: np.ndarray
+    rot: np.ndarray
+
+    def place(self, trajectory: msg.PlannedTrajectory) -> msg.PlannedTrajectory:
+        """Return a trajectory of the vehicle's frame in this frame."""
+        points = []
+        for point in trajectory.points:
+            p, q = point.pose.position, point.pose.orientation
+            position = self.rot @ (p.x, p.y, p.z) + self.xyz
+            turned = self.rot @ quaternion_to_matrix((q.x, q.y, q.z, q.w))
+            points.append(msg.TrajectoryPoint(
+                time_from_start=point.time_from_start, speed=point.speed,
+                acceleration=point.acceleration, curvature=point.curvature,
+                heading_rate=point.heading_rate,
+                pose=Pose(position=Point(**dict(zip('xyz', position.tolist()))),
+                          orientation=quaternion(turned))))
+        return msg.PlannedTrajectory(
+            header=Header(stamp=trajectory.header.stamp, frame_id=self.frame_id),
+            plan_id=trajectory.plan_id, sample_index=trajectory.sample_index,
+            score=trajectory.score, points=points)
+
+
+class FixedFrame:
+    """The frame called `name`, '' for that of the odometry, whatever it is called."""
+
+    def __init__(self, name: str = ''):
         self.name = name
         self._transforms: dict[str, tuple] = {}
 
     def subscribe(self, subscribe: Callable):
         """Hear all transforms, of which only the newest is kept."""
-        if TFMessage is not None:
+        if self.name and TFMessage is not None:
             subscribe(TFMessage, '/tf', self.on_transforms, qos.TRANSFORMS)
             subscribe(TFMessage, '/tf_static', self.on_transforms, qos.LATCHED)
 
@@ -43,42 +71,23 @@ class FixedFrame:
         """Keep what a TFMessage says."""
         self._transforms.update(transforms_of(message))
 
-    def pose(self, ego: EgoHistory, odometry_frame: str) -> tuple[np.ndarray, np.ndarray]:
+    def pose(self, ego: EgoHistory, odometry_frame: str) -> FixedPose:
         """
-        Position [3] m and rotation [3, 3] of the vehicle at t0 in this frame.
+        Where the vehicle is at t0.
 
         Raises `InputError` when nothing leads from the odometry's frame to this one.
         """
-        if odometry_frame == self.name:
-            return ego.origin_xyz, ego.origin_rot
+        if self.name in ('', odometry_frame):
+            return FixedPose(odometry_frame, ego.origin_xyz, ego.origin_rot)
         # a copy: /tf is heard on another thread
         placed = chain(dict(self._transforms), odometry_frame, self.name)
         if placed is None:
             hint = '' if TFMessage is not None else ' (tf2_msgs is not installed)'
             raise InputError(f'no transform from {odometry_frame!r}, the frame of the odometry, '
-                             f'to output_frame {self.name!r}{hint}: no trajectory and no path')
+                             f'to output_frame {self.name!r}{hint}: nothing is published in it')
         rotation, position = placed
-        return rotation @ ego.origin_xyz + position, rotation @ ego.origin_rot
-
-
-def in_frame(trajectory: msg.PlannedTrajectory, frame_id: str, xyz: np.ndarray,
-             rot: np.ndarray) -> msg.PlannedTrajectory:
-    """Return a trajectory of the vehicle's frame in the one where the vehicle is at (xyz, rot)."""
-    points = []
-    for point in trajectory.points:
-        p, q = point.pose.position, point.pose.orientation
-        position = rot @ (p.x, p.y, p.z) + xyz
-        turned = rot @ quaternion_to_matrix((q.x, q.y, q.z, q.w))
-        points.append(msg.TrajectoryPoint(
-            time_from_start=point.time_from_start, speed=point.speed,
-            acceleration=point.acceleration, curvature=point.curvature,
-            heading_rate=point.heading_rate,
-            pose=Pose(position=Point(**dict(zip('xyz', position.tolist()))),
-                      orientation=quaternion(turned))))
-    return msg.PlannedTrajectory(
-        header=Header(stamp=trajectory.header.stamp, frame_id=frame_id),
-        plan_id=trajectory.plan_id, sample_index=trajectory.sample_index,
-        score=trajectory.score, points=points)
+        return FixedPose(self.name, rotation @ ego.origin_xyz + position,
+                         rotation @ ego.origin_rot)
 
 
 def quaternion(rot: np.ndarray) -> Quaternion:
