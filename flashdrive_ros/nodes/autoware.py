@@ -4,7 +4,8 @@ A plan in Autoware's messages, for graphs that have them.
 `autoware_planning_msgs/Trajectory` is the chosen trajectory in the vehicle's frame;
 `autoware_internal_planning_msgs/CandidateTrajectories` are all of them in the fixed
 frame of the odometry, `map` in Autoware (or in `output_frame`);
-`autoware_internal_debug_msgs/StringStamped` is the text.  None of these packages is on PyPI; each is used when it is installed.
+`autoware_internal_debug_msgs/StringStamped` is the text.  None of these packages is
+on PyPI; each is used when it is installed.
 """
 from __future__ import annotations
 
