@@ -320,6 +320,21 @@ def test_a_camera_that_flickers_is_left_out_once():
     assert set(seen[22:]) == {(1,)}
 
 
+def test_cameras_that_start_together_late_are_all_waited_for():
+    store = going_on((0, 1))
+    store.now += 60
+    store.odometry(58_000, 60_000)
+    seen = []
+    for ms in range(60_000, 63_000, 100):
+        for camera in (1, 0):  # one always a little before the other
+            store.now += 0.05
+            store.odometry(ms + 10, ms + 10)
+            store.inputs.add_camera(camera, at(ms), ms)
+            step = store.inputs.take()
+            seen += [step.frames.camera_ids] if step else []
+    assert len(seen) == 30 and set(seen) == {(0, 1)}
+
+
 def test_without_any_camera_nothing_is_left_out():
     store = going_on((0, 1))
     drive(store, 0, 1000, (0, 1))
