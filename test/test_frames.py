@@ -381,6 +381,13 @@ def test_sets_that_nobody_asks_for_again_are_let_go():
     assert sum(len(slot.frames) for slot in s._slots.values()) == 4
 
 
+def test_a_driver_that_sets_no_stamps_is_recognised():
+    s = FrameSelector([FRONT])
+    for _ in range(10):
+        s.add(FRONT, 0, None)
+    assert s.trouble(FRONT) == 'stamps do not advance from 0: the driver sets none'
+
+
 def test_each_camera_tells_how_far_its_frames_are_from_the_grid():
     """Issue 7, skew report."""
     s = FrameSelector([LEFT, FRONT])

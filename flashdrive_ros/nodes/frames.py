@@ -311,7 +311,8 @@ class FrameSelector:
         """What is wrong with the stamps of a camera; '' when nothing is."""
         track = self.tracks[camera]
         if track.frozen:
-            return 'stamps do not advance'
+            return 'stamps do not advance' + (
+                '' if track.last_ns else ' from 0: the driver sets none')
         if not track.elsewhere:
             return ''
         if camera == self.anchor:
