@@ -40,6 +40,7 @@ from .frames import FrameSelector
 from .gate import GateLimits, judge
 from .health import DriveHealth
 from .inputs import StepInput, StepInputs
+from .odometry import OdometryBuffer
 from .outputs import PlanOutputs
 from .parameters import NodeParameters
 from .ros_time import RosTime
@@ -144,7 +145,8 @@ class DriveNode(LifecycleNodeMixin, Node):
             FrameSelector(topics, round(p['camera_tolerance_s'] * NANOSECONDS), anchor),
             lambda camera, cdr: images.read(names[camera], cdr),
             window=engine.frames_per_camera, go_on=self._may_go_on(engine),
-            timeout_s=p['timeout_s'], extrapolation_s=p['odometry_extrapolation_s'])
+            timeout_s=p['timeout_s'], extrapolation_s=p['odometry_extrapolation_s'],
+            odometry=OdometryBuffer(max_jump_m=p['odometry_jump_m']))
         self._outputs = PlanOutputs(self, p['base_frame'], tuple(topics), self._report,
                                     p['output_frame'], camera_mounts(p['camera_mounts']))
         self._listening = Subscriptions(self, self._data, self._report, self._deaf)

@@ -33,6 +33,8 @@ NODE = (
       'go_on with the others, if the model takes any cameras', choices=('stop', 'go_on')),
     P('odometry_extrapolation_s', 'float', 0.0, 'odometry may end this long before the frames; '
       'constant velocity bridges it, s', 0.0, 0.5),
+    P('odometry_jump_m', 'float', 1.0, 'movement between two odometry samples that their speed '
+      'does not explain and that is refused as a jump, m', 0.01, 1e4),
     P('timeout_s', 'float', 1.0,
       'silence of a camera, of odometry or of plans that is an error, s', 0.1, 60.0, live=True),
     P('base_frame', 'string', 'base_link', 'frame id of plans: the vehicle'),

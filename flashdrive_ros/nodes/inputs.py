@@ -60,9 +60,10 @@ class StepInputs:
 
     def __init__(self, selector: FrameSelector, decode: Callable[[int, object], np.ndarray],
                  window: int = 4, *, go_on: bool = False, timeout_s: float = 1.0,
-                 extrapolation_s: float = 0.0, clock: Callable[[], float] = time.monotonic):
+                 extrapolation_s: float = 0.0, odometry: OdometryBuffer | None = None,
+                 clock: Callable[[], float] = time.monotonic):
         self.selector = selector
-        self.odometry = OdometryBuffer()
+        self.odometry = odometry or OdometryBuffer()
         self.window = window
         self.go_on, self.timeout_s = go_on, timeout_s
         self.extrapolation_s = extrapolation_s
