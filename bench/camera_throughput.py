@@ -94,18 +94,20 @@ def publish_odometry():
     """Publish odometry at 100 Hz until told to end."""
     import rclpy
     from nav_msgs.msg import Odometry
+    from rclpy._rclpy_pybind11 import RCLError
 
     from flashdrive_ros.nodes import messages, qos
 
     rclpy.init()
     node = rclpy.create_node('odometry')
     output = node.create_publisher(Odometry, 'odometry', qos.ODOMETRY)
-    while rclpy.ok():  # rclpy ends it on SIGTERM
-        message = Odometry()
-        message.header.stamp = messages.stamp(time.time_ns())
-        message.pose.pose.orientation.w = 1.0
-        output.publish(message)
-        time.sleep(0.01)
+    with contextlib.suppress(RCLError):  # SIGTERM ends the context, now and then in mid-publish
+        while rclpy.ok():
+            message = Odometry()
+            message.header.stamp = messages.stamp(time.time_ns())
+            message.pose.pose.orientation.w = 1.0
+            output.publish(message)
+            time.sleep(0.01)
     node.destroy_node()
 
 
