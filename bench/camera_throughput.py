@@ -176,9 +176,10 @@ def receive(transport: str, seconds: float):
         'age_ms_p50': float(np.percentile(ages, 50)), 'age_ms_p95': float(np.percentile(ages, 95)),
         'peak_memory_mb': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), flush=True)
     node.close()
-    rclpy.try_shutdown()
     executor.shutdown(2.0)
     node.destroy_node()
+    rclpy.try_shutdown()
+    os._exit(0)  # the spinning thread may still be inside
 
 
 def measure(transport: str, size: str, setting: str, seconds: float) -> dict:
