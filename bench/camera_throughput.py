@@ -3,11 +3,12 @@ What the drive node's inputs cost: four cameras at 10 Hz over DDS, decoded, no m
 
     python bench/camera_throughput.py [--seconds 20] [--out FILE]
 
-One process publishes images, one odometry at 100 Hz, another runs the real drive node with an engine that does
-nothing, each with the DDS settings of its row.  Rows say how many sets of
-frames (one image of every camera) arrived and were decoded, what share of one
-core the receiving process took for it, in all and per set, and how old the
-images were when the engine had them.
+One process publishes images, one odometry at 100 Hz, another runs the real
+drive node with an engine that does nothing, each with the DDS settings of its
+row.  Rows say how many sets of frames (one image of every camera) arrived and
+how many of these were decoded (a busy machine takes the newest), what share of
+one core the receiving process took for it, in all and per decoded set, and how
+old the images were when the engine had them.
 """
 from __future__ import annotations
 
@@ -90,20 +91,24 @@ def publish(transport: str, seconds: float, width: int, height: int):
 
 
 def publish_odometry():
-    """Publish odometry at 100 Hz until killed."""
+    """Publish odometry at 100 Hz until told to end."""
     import rclpy
     from nav_msgs.msg import Odometry
+    from rclpy._rclpy_pybind11 import RCLError
 
     from flashdrive_ros.nodes import messages, qos
 
     rclpy.init()
-    output = rclpy.create_node('odometry').create_publisher(Odometry, 'odometry', qos.ODOMETRY)
-    while True:
-        message = Odometry()
-        message.header.stamp = messages.stamp(time.time_ns())
-        message.pose.pose.orientation.w = 1.0
-        output.publish(message)
-        time.sleep(0.01)
+    node = rclpy.create_node('odometry')
+    output = node.create_publisher(Odometry, 'odometry', qos.ODOMETRY)
+    with contextlib.suppress(RCLError):  # SIGTERM ends the context, now and then in mid-publish
+        while rclpy.ok():
+            message = Odometry()
+            message.header.stamp = messages.stamp(time.time_ns())
+            message.pose.pose.orientation.w = 1.0
+            output.publish(message)
+            time.sleep(0.01)
+    node.destroy_node()
 
 
 class NoEngine:
@@ -156,18 +161,25 @@ def receive(transport: str, seconds: float):
     while len(engine.times) < WARM_UP and time.monotonic() < give_up and (
             not engine.times or time.time() - engine.times[0][1] < 10):
         time.sleep(0.05)
+    selector = node._inputs.selector
     begin, begin_s, before = len(engine.times), time.monotonic(), cpu_s()
+    arrived = -selector.counts['sets']
     time.sleep(seconds)
+    arrived += selector.counts['sets']
     taken, wall, cpu = engine.times[begin:], time.monotonic() - begin_s, cpu_s() - before
-    counts = {c: t.counts['received'] for c, t in node._inputs.selector.tracks.items()}
+    counts = {c: t.counts['received'] for c, t in selector.tracks.items()}
     ages = np.array([now - t0 for t0, now in taken]) * 1e3 if taken else np.array([np.nan])
     print(json.dumps({
-        'expected_sets': round(wall * 10), 'sets': len(taken), 'cpu_of_one_core': cpu / wall,
+        'expected_sets': round(wall * 10), 'sets_arrived': arrived,
+        'sets_decoded': len(taken), 'cpu_of_one_core': cpu / wall,
         'cpu_ms_per_set': cpu * 1e3 / max(len(taken), 1), 'images_received': counts,
         'age_ms_p50': float(np.percentile(ages, 50)), 'age_ms_p95': float(np.percentile(ages, 95)),
         'peak_memory_mb': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), flush=True)
     node.close()
-    os._exit(0)
+    executor.shutdown(2.0)
+    node.destroy_node()
+    rclpy.try_shutdown()
+    os._exit(0)  # the spinning thread may still be inside
 
 
 def measure(transport: str, size: str, setting: str, seconds: float) -> dict:
@@ -183,8 +195,12 @@ def measure(transport: str, size: str, setting: str, seconds: float) -> dict:
         sent = json.loads(publisher.communicate(timeout=60)[0].splitlines()[-1])
     finally:
         for process in (odometry, receiver, publisher):
-            process.kill()
-            process.wait()
+            process.terminate()  # a killed one would leave its shared memory behind
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
     return {'transport': transport, 'dds': setting, 'size': size, **sent, **received}
 
 

@@ -10,9 +10,8 @@ pytest.importorskip('rclpy')
 pytest.importorskip('flashdrive_ros.msg')
 pytest.importorskip('rosidl_generator_py')
 
-from nav_msgs.msg import Odometry
-
 from flashdrive_ros.nodes import autoware, messages
+from flashdrive_ros.nodes.fixed_frame import FixedPose
 
 PLANNING = {
     'TrajectoryPoint': 'builtin_interfaces/Duration time_from_start\ngeometry_msgs/Pose pose\n'
@@ -52,16 +51,6 @@ def installed(packages, monkeypatch):
         monkeypatch.setattr(autoware, attribute, load(monkeypatch, packages, name))
 
 
-def odometry(time_s, x=0.0, y=0.0, yaw=0.0, frame='map'):
-    message = Odometry()
-    message.header.stamp = messages.stamp(T0 + round(time_s * SECOND))
-    message.header.frame_id = frame
-    message.pose.pose.position.x, message.pose.pose.position.y = x, y
-    message.pose.pose.orientation.z, message.pose.pose.orientation.w = (
-        math.sin(yaw / 2), math.cos(yaw / 2))
-    return message
-
-
 def test_without_autoware_there_are_no_such_topics():
     assert autoware.topics() == {}
 
@@ -89,10 +78,9 @@ def test_a_trajectory_bears_the_frames_stamp_and_begins_a_tenth_of_a_second_late
 def test_candidates_are_all_trajectories_in_the_map_the_chosen_one_first(installed):
     plan = make_plan(trajectories=3)
     ours = messages.plan_message(plan, 'base_link')
-    poses = autoware.PoseBuffer()
-    poses.add(odometry(-0.05, 99.0, 40.0, math.pi / 2 - 0.02))
-    poses.add(odometry(0.05, 101.0, 60.0, math.pi / 2 + 0.02))
-    found = autoware.candidate_trajectories(ours, poses.at(T0))
+    left_turn = np.array([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]])
+    found = autoware.candidate_trajectories(
+        ours, FixedPose('map', np.array([100.0, 50, 0]), left_turn))
     first = found.candidate_trajectories[0]
     assert len(found.candidate_trajectories) == 3 and first.header.frame_id == 'map'
     assert messages.stamp_ns(first.header.stamp) == T0
@@ -106,16 +94,6 @@ def test_candidates_are_all_trajectories_in_the_map_the_chosen_one_first(install
                for c in found.candidate_trajectories)
     # our own message is as before
     assert ours.trajectories[plan.chosen].points[20].pose.position.x == pytest.approx(x)
-
-
-@pytest.mark.parametrize('given', [
-    [], [odometry(-0.5), odometry(-0.1)], [odometry(-0.3), odometry(0.1)],
-    [odometry(-0.1), odometry(0.1, frame='odom'), odometry(0.2, frame='odom')]])
-def test_without_odometry_around_the_frames_there_is_no_pose(given):
-    poses = autoware.PoseBuffer()
-    for message in given:
-        poses.add(message)
-    assert poses.at(T0) is None
 
 
 def test_the_text_goes_out_stamped(installed):

@@ -277,3 +277,31 @@ def test_odometry_of_another_body_is_a_warning(engine):
             r, 'odometry', "child_frame_id is 'gps', expected 'base_link'")
             or r.car.odometry.publish(odometry(next(ms), 0, 0, 'gps')))
         assert r.car.level('odometry') == DiagnosticStatus.WARN
+
+
+# ---- output
+
+def test_trajectory_and_path_come_in_the_frame_of_the_odometry_when_told_so(engine):
+    """Issue 7: output in odom; the plan itself stays in the vehicle's frame."""
+    with rig(lambda model, config: engine, parameters={'output_frame': 'odom'}) as r:
+        r.started()
+        r.plan_at(0)
+        r.plan_at(100)
+        heard = r.car.heard
+        assert r.until(lambda: len(heard['trajectory']) == len(heard['path']) == 2)
+        plan, trajectory, path = (heard[n][-1] for n in ('plan', 'trajectory', 'path'))
+        assert plan.header.frame_id == 'base_link'
+        assert trajectory.header.frame_id == path.header.frame_id == 'odom'
+        own = plan.trajectories[plan.chosen_index].points[9].pose.position
+        assert trajectory.points[9].pose.position.x == pytest.approx(own.x + 1.0)
+        assert path.poses[9].pose.position.x == pytest.approx(own.x + 1.0)
+
+
+def test_an_output_frame_to_which_nothing_leads_is_said_and_plans_go_on(engine):
+    """Field report 18: a lookup that fails blocks nothing."""
+    with rig(lambda model, config: engine, parameters={'output_frame': 'map'}) as r:
+        r.started()
+        r.plan_at(0)
+        r.plan_at(100)
+        assert r.until(lambda: r.drive.health.counts['output'] == 2)
+        assert not r.car.heard['trajectory'] and not r.car.heard['path']

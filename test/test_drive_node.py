@@ -43,6 +43,7 @@ def drive(engine):
 # ---- what comes out
 
 def test_a_plan_for_each_frame_set_stamped_with_its_time(drive):
+    """Weak point 6 of the peer: stamps are t0, the first point is at 0.1 s."""
     for ms in range(0, 500, 100):
         drive.plan_at(ms)
     car = drive.car
@@ -66,6 +67,7 @@ def test_plans_follow_the_images(drive):
 
 
 def test_30_hz_cameras_give_frames_100_ms_apart(drive, engine):
+    """Weak point 1 of the peer: frames by count."""
     drive.car.drive_on(0, 1000)
     for i in range(31):
         drive.car.see(i * 100 / 3)
@@ -80,6 +82,7 @@ def test_30_hz_cameras_give_frames_100_ms_apart(drive, engine):
 
 
 def test_a_repeated_frame_is_no_step(drive, engine):
+    """Weak point 2 of the peer: a frame fed twice shifts the window."""
     drive.plan_at(0)
     drive.car.see(0)
     drive.plan_at(100)
@@ -87,6 +90,7 @@ def test_a_repeated_frame_is_no_step(drive, engine):
 
 
 def test_a_route_told_before_the_node_starts_is_heard_and_nav_text_wins(engine):
+    """Field report 32: a latched route is missed."""
     with rig(lambda model, config: engine, parameters={'autostart': False}) as r:
         r.car.route_text.publish(String(data='follow the route'))
         assert r.car.change_state('configure') and r.car.change_state('activate')
@@ -112,6 +116,7 @@ def test_a_route_told_before_the_node_starts_is_heard_and_nav_text_wins(engine):
     ({'data': RAW, 'size': (0, 24)}, 'image of 0 x 24 pixels'),
 ])
 def test_a_malformed_image_is_named_and_the_next_set_is_planned(engine, bad, reason):
+    """Field reports 6 and 28: an exception in a callback ends spin."""
     with rig(lambda model, config: engine, transport='raw') as r:
         r.started()
         r.car.see_raw(0, **bad)
@@ -125,6 +130,7 @@ def test_a_malformed_image_is_named_and_the_next_set_is_planned(engine, bad, rea
 
 
 def test_bytes_that_are_no_image_are_survived(drive):
+    """Field report 28."""
     camera = drive.car.cameras[1]
     for data in (b'', b'\0\1\0\0', b'\0\1\0\0' + bytes(8), bytes(range(256)) * 4):
         camera.publish(data)
@@ -169,6 +175,7 @@ def test_odometry_that_does_not_reach_back_is_said(engine):
 
 
 def test_a_silent_camera_is_named(drive):
+    """Field report 4: one silent camera, and no message about it."""
     name = 'camera 0 cross_left_120'
     drive.car.see(0, cameras=[1])
     topic = '/camera/cross_left_120/image_raw/compressed'
@@ -179,6 +186,7 @@ def test_a_silent_camera_is_named(drive):
 
 
 def test_a_camera_that_offers_too_little_is_named(engine):
+    """Field report 1: a reliable subscription, a best-effort camera, no images."""
     with rig(lambda model, config: engine,
              parameters={'camera_reliability': 'reliable'}) as r:
         name = 'camera 1 front_wide_120'
@@ -265,6 +273,7 @@ def test_another_publisher_of_plans_is_an_error(drive):
 
 
 def test_a_bag_loop_resets_the_engine_and_the_markers_once(drive, engine):
+    """Field report 14: stale state in loops."""
     for ms in range(0, 2000, 100):
         drive.plan_at(ms)
     drive.car.drive_on(-5600, -4000)  # the bag begins again

@@ -9,7 +9,7 @@ import pytest
 rclpy = pytest.importorskip('rclpy')
 pytest.importorskip('flashdrive_ros.msg')
 
-from sensor_msgs.msg import CameraInfo, CompressedImage  # noqa: E402
+from sensor_msgs.msg import CameraInfo, CompressedImage, PointCloud2  # noqa: E402
 from support.drive_rig import MS, T0, jpeg, rig  # noqa: E402
 from support.engine_double import EngineDouble  # noqa: E402
 
@@ -211,6 +211,14 @@ def test_diagnostics_tell_rounds_and_how_primitives_were_decoded(drive, engine):
 
 
 # ---- vision_msgs
+
+def test_motion_of_others_goes_out_as_a_cloud(drive):
+    heard = listen(drive, PointCloud2, 'drive/motion')
+    drive.plan_at(0)
+    assert drive.until(lambda: heard)
+    assert heard[0].width == 2 and heard[0].header.frame_id == 'base_link'
+    assert messages.stamp_ns(heard[0].header.stamp) == T0
+
 
 def stand_in():
     """vision_msgs with the fields that boxes have, for machines without it."""

@@ -112,6 +112,7 @@ def check_caches(engine, sources, shape, t0):
 @given(frames=st.integers(1, 6), first_cameras=cameras, labels=st.sampled_from(
     ['keep', 'newest', 'all']), script=st.lists(events, min_size=2, max_size=7))
 def test_any_drive_shows_the_windows_that_the_rules_demand(frames, first_cameras, labels, script):
+    """Weak point 9 of the peer too: only new frames are encoded."""
     model = model_of(frames)
     engine = tiny_engine(model, recompute_labels=labels, max_new_tokens=2)
     rules = Rules(frames)
@@ -191,6 +192,7 @@ REASONS = {
 
 @pytest.mark.parametrize('change', REASONS)
 def test_prefill_says_why_and_gives_a_plan(change):
+    """Field report 31, weak points 3 and 4 of the peer."""
     engine = tiny_engine(model_of(4))
     from support.tiny import drive
     drive(engine, [1, 2, 3])

@@ -67,6 +67,7 @@ def test_cameras_in_step_give_a_set_as_soon_as_the_last_one_arrives():
 
 
 def test_30_hz_cameras_give_frames_100_ms_apart():
+    """Weak point 1 of the peer: frames by count."""
     s = FrameSelector([LEFT, FRONT])
     for i in range(31):
         feed(s, FRONT, i * 100 / 3)
@@ -77,6 +78,7 @@ def test_30_hz_cameras_give_frames_100_ms_apart():
 
 
 def test_a_repeated_frame_changes_nothing():
+    """Weak point 2 of the peer."""
     s = FrameSelector([LEFT, FRONT])
     feed(s, FRONT, 0)
     feed(s, LEFT, 0)
@@ -204,6 +206,7 @@ def test_a_late_frame_is_dropped_and_counted():
 
 
 def test_time_going_back_starts_again_with_the_reason():
+    """Field reports 2 and 14."""
     s = FrameSelector([LEFT, FRONT])
     for ms in range(0, 5000, 100):
         feed(s, FRONT, ms)
@@ -262,6 +265,7 @@ def test_a_camera_of_another_time_base_is_counted_and_spoils_nothing():
 
 
 def test_a_silent_camera_gives_no_sets_until_it_speaks_again():
+    """Field report 4."""
     s = FrameSelector([LEFT, FRONT])
     for ms in range(0, 100_000, 100):
         feed(s, FRONT, ms)
@@ -280,6 +284,15 @@ def test_memory_is_bounded_whatever_comes():
     held = sum(len(t.pending) + len(t.foreign) for t in s.tracks.values())
     held += sum(len(slot.frames) for slot in s._slots.values())
     assert held + len(s._refused) <= 2 * (KEPT_PENDING + KEPT_REFUSED + KEPT_SETS) + KEPT_REFUSED
+
+
+@pytest.mark.parametrize('rate', [3, 5, 7])
+def test_cameras_slower_than_the_grid_give_what_they_have(rate):
+    s = FrameSelector([LEFT, FRONT])
+    arrivals = [(c, at(i * 1000 / rate)) for i in range(5 * rate) for c in (LEFT, FRONT)]
+    sets = all_sets(s, arrivals)
+    assert len(sets) >= 5 * rate - 3
+    assert all(abs(x - t) <= s.tolerance_ns for t, f in sets.items() for x in f.values())
 
 
 # ---- clocks that step, and cameras that fall silent
@@ -366,6 +379,13 @@ def test_sets_that_nobody_asks_for_again_are_let_go():
         feed(s, FRONT, ms)
     s.take(history=3)
     assert sum(len(slot.frames) for slot in s._slots.values()) == 4
+
+
+def test_a_driver_that_sets_no_stamps_is_recognised():
+    s = FrameSelector([FRONT])
+    for _ in range(10):
+        s.add(FRONT, 0, None)
+    assert s.trouble(FRONT) == 'stamps do not advance from 0: the driver sets none'
 
 
 def test_each_camera_tells_how_far_its_frames_are_from_the_grid():

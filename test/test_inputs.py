@@ -58,6 +58,7 @@ def test_frames_and_ego_history_of_one_time_come_together():
 
 @pytest.mark.parametrize('step_ms', [1000 / 30, 10, 50])
 def test_ego_history_does_not_depend_on_the_odometry_rate(step_ms):
+    """Weak point 5 of the peer: ego history by index."""
     store = Store()
     store.odometry(-2000, 100, step_ms)
     store.see(0)
@@ -66,6 +67,7 @@ def test_ego_history_does_not_depend_on_the_odometry_rate(step_ms):
 
 
 def test_only_frames_that_are_chosen_are_decoded_and_each_once():
+    """Field report 12: decoding every large image in Python is too slow."""
     store = Store()
     store.odometry(-1500, 1000)
     for i in range(10):
@@ -206,6 +208,7 @@ def test_a_text_that_no_prompt_takes_is_left_out_and_told(text):
 # ---- why nothing comes
 
 def test_a_silent_camera_is_named_with_its_topic():
+    """Field report 4."""
     store = Store()
     store.odometry(-1500, 0)
     store.inputs.add_camera(1, at(0), None)
@@ -349,6 +352,21 @@ def test_a_camera_that_flickers_is_left_out_once():
     for ms in range(1000, 9000, 100):
         seen += drive(store, ms, ms + 100, (0, 1) if ms % 2000 == 0 else (1,))
     assert set(seen[22:]) == {(1,)}
+
+
+def test_cameras_that_start_together_late_are_all_waited_for():
+    store = going_on((0, 1))
+    store.now += 60
+    store.odometry(58_000, 60_000)
+    seen = []
+    for ms in range(60_000, 63_000, 100):
+        for camera in (1, 0):  # one always a little before the other
+            store.now += 0.05
+            store.odometry(ms + 10, ms + 10)
+            store.inputs.add_camera(camera, at(ms), ms)
+            step = store.inputs.take()
+            seen += [step.frames.camera_ids] if step else []
+    assert len(seen) == 30 and set(seen) == {(0, 1)}
 
 
 def test_without_any_camera_nothing_is_left_out():

@@ -109,6 +109,12 @@ def test_a_jump_below_ten_metres_is_refused_until_it_is_history(step_ms, twist, 
     assert buffer.history(at(3700)).xyz[0, 0] == pytest.approx(-15)
 
 
+def test_coarse_odometry_may_jump_as_far_as_it_is_allowed():
+    buffer = OdometryBuffer(max_jump_m=5.0)
+    drive(buffer, 4000, jump=(2000, 4.0))
+    buffer.history(at(2500))
+
+
 def test_a_pose_that_stands_still_while_the_twist_drives_on_is_refused():
     buffer = OdometryBuffer()
     for ms in range(0, 2000, 20):

@@ -46,7 +46,8 @@ class EgoHistory:
 
     @classmethod
     def from_odometry(cls, stamps_ns, positions, quaternions_xyzw, t0_ns, *, speeds=None,
-                      max_gap_s: float = 0.5, max_extrapolation_s: float = 0.0) -> EgoHistory:
+                      max_gap_s: float = 0.5, max_extrapolation_s: float = 0.0,
+                      max_jump_m: float = JUMP_M) -> EgoHistory:
         """
         Interpolate odometry of any rate at the 16 history times.
 
@@ -57,8 +58,8 @@ class EgoHistory:
         [t0 - 1.5 s, t0] is not covered (up to `max_extrapolation_s` beyond the
         last sample is extrapolated at constant velocity), has a gap longer
         than `max_gap_s`, or jumps: faster than `MAX_STEP_SPEED` from one
-        history time to the next, or further than the speed explains between two
-        samples.
+        history time to the next, or by more than `max_jump_m` further than the
+        speed explains between two samples.
         """
         stamps = np.asarray(stamps_ns, dtype=np.int64)
         positions = np.asarray(positions, dtype=np.float64)
@@ -75,7 +76,8 @@ class EgoHistory:
         _check_steps(xyz)
         used = slice(left[0], right[-1] + 1)
         _check_samples(stamps[used], positions[used],
-                       np.zeros(len(stamps[used])) if speeds is None else speeds[used], t0_ns)
+                       np.zeros(len(stamps[used])) if speeds is None else speeds[used],
+                       t0_ns, max_jump_m)
         rot = quaternion_to_matrix(_slerp(quaternions[left], quaternions[right], weight))
         return cls(t0_ns, *in_frame_of(xyz, rot, xyz[-1], rot[-1]), xyz[-1], rot[-1])
 
@@ -103,7 +105,7 @@ def _check_steps(xyz):
                          f'frames: {speed:.3g} m/s (limit {MAX_STEP_SPEED:g} m/s)')
 
 
-def _check_samples(stamps, positions, speeds, t0_ns):
+def _check_samples(stamps, positions, speeds, t0_ns, max_jump_m):
     """
     Refuse a step between two samples that is longer or shorter than the speed explains.
 
@@ -115,7 +117,7 @@ def _check_samples(stamps, positions, speeds, t0_ns):
     difference = moved / seconds - (speeds[:-1] + speeds[1:]) / 2
     unexplained = np.abs(difference - np.median(difference)) * seconds
     worst = int((unexplained - JUMP_MPS * seconds).argmax())
-    if unexplained[worst] > JUMP_M + JUMP_MPS * seconds[worst]:
+    if unexplained[worst] > max_jump_m + JUMP_MPS * seconds[worst]:
         before = (t0_ns - stamps[worst + 1]) / NANOSECONDS
         raise InputError(f'odometry jumps by {moved[worst]:.3g} m in {seconds[worst]:.3g} s, '
                          f'{before:.1f} s before the frames: {unexplained[worst]:.3g} m more or '

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CameraInfo, CompressedImage
 
@@ -20,7 +21,7 @@ except ImportError:  # not on PyPI
     TFMessage = None
 
 from ..core.types import CAMERA_NAMES, DrivePlan, FrameSet
-from ..recording.calibration import camera_info_of, transforms_of
+from ..recording.calibration import camera_info_of, chain, transforms_of
 from ..view.annotate import annotate
 from ..view.camera import CameraView, camera_view
 from . import qos
@@ -30,10 +31,16 @@ JPEG_QUALITY = 85
 
 
 class Calibration:
-    """Where the cameras sit and how they see, as far as that was published."""
+    """
+    Where the cameras sit and how they see, as far as that was published.
 
-    def __init__(self, base_frame: str):
+    `mounts` (`camera_mounts`) stand in for transforms that were not.
+    """
+
+    def __init__(self, base_frame: str,
+                 mounts: Mapping[int, tuple[np.ndarray, np.ndarray]] | None = None):
         self._base_frame = base_frame
+        self._mounts = mounts or {}
         self._frames: dict[int, str] = {}
         self._infos, self._transforms = {}, {}
         self._views: dict[tuple, CameraView | None] = {}
@@ -69,8 +76,11 @@ class Calibration:
         """View of a camera for images of this size; what is not known is assumed, and said."""
         views, key = self._views, (camera, width, height)
         if key not in views:
-            views[key] = camera_view(CAMERA_NAMES[camera], self.frame_id(camera), (width, height),
-                                     self._infos, self._transforms, self._base_frame)
+            frame, transforms = self.frame_id(camera), self._transforms
+            if camera in self._mounts and chain(transforms, frame, self._base_frame) is None:
+                transforms = {frame: (self._base_frame, *self._mounts[camera])}
+            views[key] = camera_view(CAMERA_NAMES[camera], frame, (width, height), self._infos,
+                                     transforms, self._base_frame)
         return views[key]
 
 

@@ -5,11 +5,13 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CompressedImage, Image
 
 from ..core.types import CAMERA_NAMES, NANOSECONDS, InputError
+from ..view.camera import BODY_OF_OPTICAL
 from .images import ImageError, decode_compressed, decode_image
 
 MIN_SIDE = 16
@@ -63,6 +65,29 @@ def camera_topics(ids: Sequence[int], topics: Sequence[str], suffix: str) -> dic
     if len(set(topics)) < len(topics):
         raise InputError(f'camera_topics must differ, got {list(topics)}')
     return {i: topic.removesuffix(suffix) + suffix for i, topic in zip(ids, topics)}
+
+
+def camera_mounts(entries: Sequence[str]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """
+    Rotation [3, 3] and position [3] m of optical frames in the vehicle's, by camera id.
+
+    An entry is `ID X Y Z ROLL PITCH YAW` of the camera's body (x along the view, y
+    left, z up), in m and rad; raises `InputError` naming one that is not.
+    """
+    mounts = {}
+    for entry in entries:
+        try:
+            camera, (x, y, z, *angles) = int(entry.split()[0]), map(float, entry.split()[1:])
+            roll, pitch, yaw = angles
+        except (ValueError, IndexError):
+            camera = None
+        if camera not in CAMERA_NAMES or not np.isfinite((x, y, z, roll, pitch, yaw)).all():
+            raise InputError(f'camera_mounts: {entry!r} must be ID X Y Z ROLL PITCH YAW, with one '
+                             f'of the ids {sorted(CAMERA_NAMES)}, metres and radians')
+        turns = [cv2.Rodrigues(np.array(axis))[0] for axis in
+                 ((0, 0, yaw), (0, pitch, 0), (roll, 0, 0))]
+        mounts[camera] = turns[0] @ turns[1] @ turns[2] @ BODY_OF_OPTICAL, np.array((x, y, z))
+    return mounts
 
 
 def header_stamp_ns(cdr: bytes) -> int:

@@ -35,11 +35,12 @@ from flashdrive_ros.srv import AskQuestion
 from ..core.config import EngineConfig
 from ..core.types import NANOSECONDS, CameraFrame, DrivePlan, InputError
 from . import drive_parameters, messages, qos
-from .cameras import Transport, camera_topics, header_stamp_ns, transport
+from .cameras import Transport, camera_mounts, camera_topics, header_stamp_ns, transport
 from .frames import FrameSelector
 from .gate import GateLimits, judge
 from .health import DriveHealth
 from .inputs import StepInput, StepInputs
+from .odometry import OdometryBuffer
 from .outputs import PlanOutputs
 from .parameters import NodeParameters
 from .ros_time import RosTime
@@ -104,6 +105,7 @@ class DriveNode(LifecycleNodeMixin, Node):
             if p['anchor_camera'] not in (-1, *topics):
                 raise InputError(f'anchor_camera is {p["anchor_camera"]}, expected one of '
                                  f'camera_ids {list(topics)}, or -1')
+            camera_mounts(p['camera_mounts'])  # what is wrong with it is said before loading
             engine = self._load(tuple(sorted(topics)))
             self._open(engine, images, topics)
         except Exception as error:
@@ -144,8 +146,10 @@ class DriveNode(LifecycleNodeMixin, Node):
             FrameSelector(topics, round(p['camera_tolerance_s'] * NANOSECONDS), anchor),
             lambda camera, cdr: images.read(names[camera], cdr),
             window=engine.frames_per_camera, go_on=self._may_go_on(engine),
-            timeout_s=p['timeout_s'], extrapolation_s=p['odometry_extrapolation_s'])
-        self._outputs = PlanOutputs(self, p['base_frame'], tuple(topics), self._report)
+            timeout_s=p['timeout_s'], extrapolation_s=p['odometry_extrapolation_s'],
+            odometry=OdometryBuffer(max_jump_m=p['odometry_jump_m']))
+        self._outputs = PlanOutputs(self, p['base_frame'], tuple(topics), self._report,
+                                    p['output_frame'], camera_mounts(p['camera_mounts']))
         self._listening = Subscriptions(self, self._data, self._report, self._deaf)
         subscribe = self._listening.add
         camera_qos = qos.camera(p['camera_reliability'], p['camera_depth'])
@@ -154,10 +158,9 @@ class DriveNode(LifecycleNodeMixin, Node):
             subscribe(images.message_type, topic,
                       functools.partial(self._on_image, inputs, camera), camera_qos, raw=True)
         self._outputs.calibration.subscribe(subscribe, topics)
+        self._outputs.fixed_frame.subscribe(subscribe)
         subscribe(Odometry, 'odometry', functools.partial(self._on_odometry, inputs),
                   qos.ODOMETRY)
-        if (poses := self._outputs.poses) is not None:
-            subscribe(Odometry, 'odometry', poses.add, qos.ODOMETRY)
         subscribe(String, 'nav_text', lambda m: inputs.set_nav_text(m.data), qos.TEXT)
         subscribe(String, 'route_text', lambda m: inputs.set_route_text(m.data), qos.LATCHED)
 

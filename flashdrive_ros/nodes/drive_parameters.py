@@ -15,6 +15,8 @@ NODE = (
       'camera ids: ' + ', '.join(f'{i} {name}' for i, name in CAMERA_NAMES.items())),
     P('camera_topics', 'string[]', [],
       'image topics, one per camera id; empty: camera/<name>/image_raw'),
+    P('camera_mounts', 'string[]', [], 'where cameras sit that /tf_static does not place, each '
+      'as ID X Y Z ROLL PITCH YAW in base_frame (m, rad), x along the view; for drawings only'),
     P('image_transport', 'string', 'compressed',
       'how images come; compressed adds /compressed to each topic',
       choices=('raw', 'compressed')),
@@ -31,9 +33,13 @@ NODE = (
       'go_on with the others, if the model takes any cameras', choices=('stop', 'go_on')),
     P('odometry_extrapolation_s', 'float', 0.0, 'odometry may end this long before the frames; '
       'constant velocity bridges it, s', 0.0, 0.5),
+    P('odometry_jump_m', 'float', 1.0, 'movement between two odometry samples that their speed '
+      'does not explain and that is refused as a jump, m', 0.01, 1e4),
     P('timeout_s', 'float', 1.0,
       'silence of a camera, of odometry or of plans that is an error, s', 0.1, 60.0, live=True),
     P('base_frame', 'string', 'base_link', 'frame id of plans: the vehicle'),
+    P('output_frame', 'string', '', 'frame of trajectory and path: that of the odometry, or '
+      'another to which /tf leads, e.g. map; empty: base_frame'),
 )
 
 _DEFAULT, _LIMITS = EngineConfig(), GateLimits()

@@ -32,7 +32,8 @@ TOLERANCE_NS = 50_000_000
 """Half the grid: a camera of 10 Hz or more has a frame this near at any phase."""
 DRIFT_NS = 22_000_000
 """Above half the period of a 25 Hz camera, whose nearest frame alternates by that much."""
-KEPT_SETS = 16
+KEPT_SETS = 12
+"""More than a second, beyond which frames are of another time."""
 KEPT_PENDING = 16
 KEPT_REFUSED = 4
 
@@ -310,7 +311,8 @@ class FrameSelector:
         """What is wrong with the stamps of a camera; '' when nothing is."""
         track = self.tracks[camera]
         if track.frozen:
-            return 'stamps do not advance'
+            return 'stamps do not advance' + (
+                '' if track.last_ns else ' from 0: the driver sets none')
         if not track.elsewhere:
             return ''
         if camera == self.anchor:

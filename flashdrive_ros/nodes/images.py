@@ -136,7 +136,7 @@ def decode_compressed(msg, topic: str) -> np.ndarray:
         if kind == 'jpeg' and simplejpeg is not None:
             return _decode_jpeg(data, topic)
         if kind == 'png' or b'\xff\xd9' in data[-1024:].tobytes():  # OpenCV takes half a JPEG
-            _refuse_size(*_png_size(data) if kind == 'png' else (1, 1), topic)
+            _refuse_size(*_stored_size(data, kind), topic)
             # IMREAD_COLOR gives 8-bit BGR whatever is stored, and drops alpha; a camera's
             # pixels lie as calibrated, however it was held
             image = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
@@ -153,7 +153,7 @@ def _decode_mosaic(data: np.ndarray, image_format: str, kind: str, topic: str) -
     """Of a picture that was compressed as the sensor gave it, or in colour after all."""
     encoding = image_format.lower().partition(';')[0].strip()
     encoding = _WIDE.get(encoding, encoding)
-    _refuse_size(*(_png_size(data) if kind == 'png' else (1, 1)), topic)
+    _refuse_size(*_stored_size(data, kind), topic)
     image = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
     if image is None or (kind == 'jpeg' and b'\xff\xd9' not in data[-1024:].tobytes()):
         raise ImageError(f'{topic}: {kind} of {data.size} bytes is damaged')
@@ -173,10 +173,21 @@ def _decode_jpeg(data: np.ndarray, topic: str) -> np.ndarray:
     return simplejpeg.decode_jpeg(data, 'RGB')
 
 
-def _png_size(data: np.ndarray) -> tuple[int, int]:
-    """Height and width of a PNG, from its first chunk."""
-    width, height = (int.from_bytes(data[i:i + 4].tobytes(), 'big') for i in (16, 20))
-    return height, width
+def _stored_size(data: np.ndarray, kind: str) -> tuple[int, int]:
+    """Height and width by the header; zeros without one."""
+    if kind == 'png':  # in the first chunk
+        width, height = (int.from_bytes(data[i:i + 4].tobytes(), 'big') for i in (16, 20))
+        return height, width
+    at = 2
+    while at + 9 <= data.size and data[at] == 0xff:
+        marker, body = int(data[at + 1]), data[at + 2:at + 9].tobytes()
+        if marker == 0xff:  # a fill byte
+            at += 1
+        elif 0xc0 <= marker <= 0xcf and marker not in (0xc4, 0xc8, 0xcc):  # start of frame
+            return int.from_bytes(body[3:5], 'big'), int.from_bytes(body[5:7], 'big')
+        else:
+            at += 2 + int.from_bytes(body[:2], 'big')
+    return 0, 0
 
 
 def _refuse_size(height: int, width: int, topic: str):

@@ -31,7 +31,8 @@ class StepInput:
     """
     Arguments of one `Engine.step`.
 
-    `image_ms` is what decoding took; `restart` as `StepInputs.pop_restart`.
+    `image_ms` is what decoding took; `restart` as `StepInputs.pop_restart`;
+    `odometry_frame` is the fixed frame of the odometry.
     """
 
     frames: FrameSet
@@ -40,6 +41,7 @@ class StepInput:
     history: tuple[FrameSet, ...]
     image_ms: float
     restart: str = ''
+    odometry_frame: str = ''
 
 
 class StepInputs:
@@ -58,9 +60,10 @@ class StepInputs:
 
     def __init__(self, selector: FrameSelector, decode: Callable[[int, object], np.ndarray],
                  window: int = 4, *, go_on: bool = False, timeout_s: float = 1.0,
-                 extrapolation_s: float = 0.0, clock: Callable[[], float] = time.monotonic):
+                 extrapolation_s: float = 0.0, odometry: OdometryBuffer | None = None,
+                 clock: Callable[[], float] = time.monotonic):
         self.selector = selector
-        self.odometry = OdometryBuffer()
+        self.odometry = odometry or OdometryBuffer()
         self.window = window
         self.go_on, self.timeout_s = go_on, timeout_s
         self.extrapolation_s = extrapolation_s
@@ -154,7 +157,7 @@ class StepInputs:
             if other := self._other_time(selection.t0_ns):
                 raise InputError(other)
             ego = self.odometry.history(selection.t0_ns, self.extrapolation_s)
-            restart = self.pop_restart()
+            restart, frame_id = self.pop_restart(), self.odometry.frame_id
         begin = time.perf_counter()
         decoded = [(selection, self._frame_set(selection))]
         for older in reversed(selection.history):
@@ -165,7 +168,7 @@ class StepInputs:
         self._decoded = decoded
         *history, frames = (frame_set for _, frame_set in decoded)
         image_ms = (time.perf_counter() - begin) * 1e3
-        return StepInput(frames, ego, self.nav_text, tuple(history), image_ms, restart)
+        return StepInput(frames, ego, self.nav_text, tuple(history), image_ms, restart, frame_id)
 
     def _go_on_without(self):
         """Leave cameras out that are absent, and take them back."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.ego import EgoHistory, quaternion_to_matrix, usable_poses
+from ..core.ego import JUMP_M, EgoHistory, quaternion_to_matrix, usable_poses
 from ..core.types import NANOSECONDS, InputError
 from .stamps import StampGate
 
@@ -39,8 +39,8 @@ class OdometrySample:
 class OdometryBuffer:
     """Samples by stamp; refuses late ones, starts again when time or the fixed frame changes."""
 
-    def __init__(self, span_ns: int = ODOMETRY_SPAN_NS):
-        self.span_ns = span_ns
+    def __init__(self, span_ns: int = ODOMETRY_SPAN_NS, max_jump_m: float = JUMP_M):
+        self.span_ns, self.max_jump_m = span_ns, max_jump_m
         self.counts: Counter = Counter()
         self._last_frames: deque = deque(maxlen=8)
         self.clear()
@@ -89,7 +89,7 @@ class OdometryBuffer:
         return EgoHistory.from_odometry(
             [s.stamp_ns for s in samples], [s.position for s in samples],
             [s.quaternion_xyzw for s in samples], t0_ns, speeds=_speeds(samples),
-            max_extrapolation_s=max_extrapolation_s)
+            max_extrapolation_s=max_extrapolation_s, max_jump_m=self.max_jump_m)
 
     def trouble(self, base_frame: str = '') -> str:
         """What is doubtful about the samples; '' when nothing is."""

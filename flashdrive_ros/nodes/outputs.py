@@ -6,20 +6,22 @@ that nothing was asked, an empty one that nothing was found.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from nav_msgs.msg import Path
+from sensor_msgs.msg import PointCloud2
 from std_msgs.msg import String
 from visualization_msgs.msg import MarkerArray
 
 from flashdrive_ros import msg
 
-from ..core.types import CAMERA_NAMES, DrivePlan
-from . import autoware, detections, qos
+from ..core.types import CAMERA_NAMES, DrivePlan, InputError
+from . import autoware, clouds, detections, qos
 from .annotations import AnnotatedImages, Calibration
+from .fixed_frame import FixedFrame, FixedPose
 from .inputs import StepInput
 from .markers import PlanMarkers
-from .messages import header_of, path_message, plan_message, stamp_ns
+from .messages import header_of, path_message, plan_message
 
 TOPICS = {
     'plan': msg.DrivePlan,
@@ -27,6 +29,7 @@ TOPICS = {
     'path': Path,
     'markers': MarkerArray,
     'primitives': msg.VisualPrimitiveArray,
+    'motion': PointCloud2,
     'reasoning': String,
     'reasoning_stamped': msg.Reasoning,
     'stage_latency': msg.StageLatency,
@@ -45,15 +48,17 @@ class PlanOutputs:
     """Publishers of one configuration; silent while the node is not active."""
 
     def __init__(self, node, frame_id: str, cameras: Sequence[int],
-                 report: Callable[[str, Exception], None]):
+                 report: Callable[[str, Exception], None], output_frame: str = '',
+                 mounts: Mapping[int, tuple] | None = None):
         self._node = node
         self._frame_id = frame_id
+        self._report = report
+        self.fixed_frame = FixedFrame(output_frame if output_frame != frame_id else '')
+        """Of candidate trajectories, and of trajectory and path when it has a name."""
         self._cameras = cameras
         self._markers = PlanMarkers()
-        self.calibration = Calibration(frame_id)
+        self.calibration = Calibration(frame_id, mounts)
         """Of the cameras; whoever subscribes for the node fills it."""
-        self.poses = autoware.PoseBuffer() if autoware.topics() else None
-        """Of the vehicle in a fixed frame, filled likewise; None when nobody needs them."""
         self._annotated = AnnotatedImages(node, self.calibration, cameras, report)
         topics = {**TOPICS, **_detection_topics(cameras), **autoware.topics()}
         self._publishers = {
@@ -69,27 +74,40 @@ class PlanOutputs:
             image_frame=self.calibration.frame_id)
         chosen = message.trajectories[message.chosen_index]
         self._send('plan', message)
-        self._send('trajectory', chosen)
-        self._send('path', path_message(chosen))
+        pose = self._pose(step_input)
+        if self.fixed_frame.name:
+            chosen = pose and pose.place(chosen)
+        if chosen is not None:
+            self._send('trajectory', chosen)
+            self._send('path', path_message(chosen))
         self._send('reasoning', String(data=message.reasoning.text))
         self._send('reasoning_stamped', message.reasoning)
         self._send('stage_latency', message.latency)
         self._send('markers', self._markers.of(plan, message))
-        self._send_autoware(message)
+        self._send_autoware(message, pose)
         if plan.drawn:
             self._send('primitives', message.primitives)
+            self._send('motion', clouds.cloud(
+                clouds.motion_points(plan.primitives), header_of(plan, self._frame_id)))
             self._send_detections(plan)
         self._annotated.offer(plan, step_input.frames)
 
-    def _send_autoware(self, message: msg.DrivePlan):
+    def _pose(self, step_input: StepInput) -> FixedPose | None:
+        """Of the vehicle in the fixed frame; None, and said, when it is not known."""
+        try:
+            return self.fixed_frame.pose(step_input.ego, step_input.odometry_frame)
+        except InputError as error:
+            self._report('output', error)
+            return None
+
+    def _send_autoware(self, message: msg.DrivePlan, pose: FixedPose | None):
         wanted = autoware.topics()
         if 'autoware/trajectory' in wanted:
             self._send('autoware/trajectory', autoware.trajectory(
                 message.trajectories[message.chosen_index]))
         if 'autoware/reasoning' in wanted:
             self._send('autoware/reasoning', autoware.reasoning(message))
-        pose = self.poses and self.poses.at(stamp_ns(message.header.stamp))
-        if pose and 'autoware/candidate_trajectories' in wanted:
+        if pose is not None and 'autoware/candidate_trajectories' in wanted:
             self._send('autoware/candidate_trajectories',
                        autoware.candidate_trajectories(message, pose))
 

@@ -31,6 +31,9 @@ TEXT = _profile(ReliabilityPolicy.RELIABLE, 5)
 LATCHED = _profile(ReliabilityPolicy.RELIABLE, 1, DurabilityPolicy.TRANSIENT_LOCAL)
 """Route text and other things that a node that starts later must still hear."""
 
+TRANSFORMS = _profile(ReliabilityPolicy.RELIABLE, 100)
+"""/tf as tf2 hears it."""
+
 PLAN = _profile(ReliabilityPolicy.RELIABLE, 1)
 """Plans and everything that belongs to one: reliable, and only the newest is of use."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 
-from ..recording.calibration import CameraInfo
+from ..recording.calibration import CameraInfo, chain
 from ..world.cameras import default_rig
 
 if TYPE_CHECKING:
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 NEAR_M = 0.3
 """Geometry nearer to the camera's plane than this is cut off."""
 BASE_FRAME = 'base_link'
+BODY_Z = 0.7
+"""A frame of which z points up this much (cosine) is a body: no camera looks at the sky."""
+BODY_OF_OPTICAL = np.array([[0.0, 0, 1], [-1, 0, 0], [0, -1, 0]])
+"""Optical axes (x right, y down, z forward) in a body frame (x forward, y left, z up)."""
 NOMINAL = {camera.name: camera for camera in default_rig().values()}
 """Where cameras sit and how wide they see, for recordings that do not say: the world's rig."""
 
@@ -97,7 +101,7 @@ def camera_view(name: str, frame_id: str, size: tuple[int, int], infos, transfor
     is assumed, without a transform the nominal mounting; None when those are
     needed and the name has none.
     """
-    info, placed = infos.get(frame_id), _placed(transforms, frame_id, base_frame)
+    info, placed = infos.get(frame_id), chain(transforms, frame_id, base_frame)
     nominal = NOMINAL.get(name)
     if (info is None or placed is None) and nominal is None:
         return None
@@ -108,6 +112,10 @@ def camera_view(name: str, frame_id: str, size: tuple[int, int], infos, transfor
     if placed is None:
         placed = nominal.rotation, np.array(nominal.position)
         assumed.append('nominal mounting (no tf_static)')
+    else:
+        rotation, said = _optical(placed[0], frame_id)
+        placed = rotation, placed[1]
+        assumed += [said] * bool(said)
     return _view(info, placed, size, ', '.join(assumed))
 
 
@@ -130,14 +138,13 @@ def _nominal_info(camera, width, height) -> CameraInfo:
     return CameraInfo(camera.frame_id, width, height, camera.intrinsics, '', np.zeros(0))
 
 
-def _placed(transforms, frame_id, base_frame):
-    """Chain transforms from a frame up to the vehicle; None when they don't lead there."""
-    rotation, position = np.eye(3), np.zeros(3)
-    for _ in range(len(transforms) + 1):
-        if frame_id == base_frame:
-            return rotation, position
-        if frame_id not in transforms:
-            return None
-        frame_id, r, t = transforms[frame_id]
-        rotation, position = r @ rotation, r @ position + t
-    return None
+def _optical(rotation, frame_id: str) -> tuple[np.ndarray, str]:
+    """
+    Rotation of an optical frame, and what was assumed for it.
+
+    A frame whose z axis points up looks along x: it is the camera's body, not its
+    optical frame (REP 103: z forward, x right, y down).
+    """
+    if rotation[2, 2] < BODY_Z:
+        return rotation, ''
+    return rotation @ BODY_OF_OPTICAL, f'{frame_id} is not optical (its z points up)'
