@@ -308,13 +308,13 @@ class DriveNode(LifecycleNodeMixin, Node):
         return self._worker.close()
 
 
-def main(args=None) -> int:
+def main(args=None, make_node=DriveNode) -> int:
     """Run the node until it is told to end; returns the exit code."""
     node = None
     try:
         rclpy.init(args=args)
         try:
-            node = DriveNode()
+            node = make_node()
         except ValueError as error:  # a parameter: say it without a traceback
             print(f'drive: {error}', file=sys.stderr)
             return 1
