@@ -26,7 +26,7 @@ FLOOD_HZ = 2000
 
 def send_for_ever(node, source: int | str):
     """One camera, or odometry, of a healthy car."""
-    publisher = car.Car(node, [0, 1])
+    publisher = car.Car(node, [] if source == 'odometry' else [int(source)])
     begin = car.next_grid_ns()
     while rclpy.ok():
         end = begin + GRID_NS

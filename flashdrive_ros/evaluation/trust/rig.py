@@ -68,6 +68,9 @@ class Rig:
         self.reasons: list[str] = []
         self.status: dict[str, object] = {}
         self.diagnosed = 0
+        self.note = ''
+        self.parts: dict[int | str, Child] = {}
+        """Processes that play a part of the car, by its source."""
         self.children: list[Child] = []
         self.drive: Child | None = None
         listen = self.node.create_subscription
@@ -135,6 +138,19 @@ class Rig:
         """Start one of `peers`."""
         return self._child('_'.join(('peer', *arguments)), f'{__package__}.peers', *arguments)
 
+    def part(self, source: int | str) -> int:
+        """Have a process play a camera or odometry from now on; returns when it was first heard."""
+        kind = 'odometry' if source == 'odometry' else 'camera'
+        publisher = self.car.publishers[source]
+        heard: list[int] = []
+        ear = self.node.create_subscription(
+            publisher.msg_type, publisher.topic_name, lambda _: heard.append(time.time_ns()),
+            qos.camera(), raw=True)
+        self.parts[source] = self.peer(kind, str(source))
+        self.wait(lambda: heard, 20.0, f'the process of {source} sends nothing')
+        self.node.destroy_subscription(ear)
+        return heard[0]
+
     def _child(self, name: str, module: str, *arguments: str) -> Child:
         child = Child.start(name, [sys.executable, '-m', module, *arguments],
                             self.folder / f'{name}.log', self.environment)
@@ -157,7 +173,8 @@ class Rig:
 
     def trouble(self) -> str:
         """What no log of the drive node may hold; '' when it holds none."""
-        text = self.drive.log.read_text(encoding='utf-8', errors='replace')
+        text = ''.join(log.read_text(encoding='utf-8', errors='replace')
+                       for log in self.folder.glob('drive*.log'))
         return next((word for word in TROUBLE if word in text), '')
 
     # ---- what is asked of the node
@@ -196,8 +213,13 @@ class Rig:
         """Let a healthy car drive; returns the interval of its stamps."""
         begin = car.next_grid_ns(begin_ns)
         end = begin + round(seconds * NANOSECONDS / GRID_NS) * GRID_NS
-        self.car.play(car.drive_events(begin, end, self.cameras))
+        self.car.play(self.events(begin, end))
         return begin, end
+
+    def events(self, begin_ns: int, end_ns: int) -> list[car.Event]:
+        """What a healthy car sends, less what other processes send."""
+        return [e for e in car.drive_events(begin_ns, end_ns, self.cameras)
+                if e.source not in self.parts]
 
     def close(self):
         """End every process and leave the graph."""
