@@ -33,6 +33,9 @@ NODE = (
       'constant velocity bridges it, s', 0.0, 0.5),
     P('timeout_s', 'float', 1.0,
       'silence of a camera, of odometry or of plans that is an error, s', 0.1, 60.0, live=True),
+    P('step_timeout_s', 'float', 0.0,
+      'end the process, to be started anew, when one step takes longer than this, s; 0: never',
+      0.0, 3600.0, live=True),
     P('base_frame', 'string', 'base_link', 'frame id of plans: the vehicle'),
 )
 

@@ -1,11 +1,13 @@
-"""A node that runs by itself to an end of its own, as the process of an executable."""
+"""A node as the process of an executable: how it ends, by itself or by a signal."""
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
 
 import rclpy
+from rclpy.executors import ExternalShutdownException, MultiThreadedExecutor
 from rclpy.signals import SignalHandlerOptions
 
 
@@ -31,3 +33,37 @@ def run_to_end(name: str, make_node: Callable, args, user_errors: tuple[type[Exc
             node.destroy_node()
         rclpy.try_shutdown()
     return 0
+
+
+def spin_to_end(name: str, make_node: Callable, args, threads: int) -> int:
+    """
+    Serve the callbacks of a node until SIGINT, SIGTERM or the end of its context.
+
+    `node.close()` ends what goes on beside callbacks and is false when something
+    does not end.  Returns `node.exit_code`, or 1 for a wrong parameter.
+    """
+    node = None
+    try:
+        rclpy.init(args=args)
+        try:
+            node = make_node()
+        except ValueError as error:  # a parameter: say it without a traceback
+            print(f'{name}: {error}', file=sys.stderr)
+            return 1
+        executor = MultiThreadedExecutor(num_threads=threads)
+        executor.add_node(node)
+        executor.spin()
+    except (KeyboardInterrupt, ExternalShutdownException):
+        pass
+    except Exception:
+        if rclpy.ok():  # else spin met the end of the context
+            raise
+    finally:
+        # under ros2 launch Ctrl-C comes twice: from the terminal and from launch
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if node is not None and not node.close():
+            # a load or a step goes on in native code and can't be interrupted
+            print(end='', flush=True)
+            os._exit(node.exit_code)
+        rclpy.try_shutdown()
+    return 0 if node is None else node.exit_code

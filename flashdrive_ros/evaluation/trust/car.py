@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 from nav_msgs.msg import Odometry
-from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage, Image
-from std_msgs.msg import String
+from std_msgs.msg import Header, String
 
 from ...core.types import CAMERA_NAMES, GRID_NS, NANOSECONDS
 from ...nodes import qos
 from ...nodes.messages import stamp
+from ...nodes.world_messages import raw_image
 
 MS = NANOSECONDS // 1000
 SPEED = 10.0
@@ -93,6 +93,7 @@ class Car:
 
     def __init__(self, node, cameras: Sequence[int], transport: str = 'compressed'):
         self.cameras = tuple(cameras)
+        self._raw = transport == 'raw'
         kind = CompressedImage if transport == 'compressed' else Image
         suffix = '/compressed' if transport == 'compressed' else ''
         self.publishers = {
@@ -115,11 +116,13 @@ class Car:
         elif event.source == 'odometry':
             self.publishers['odometry'].publish(odometry(event))
         else:
-            self.publishers[event.source].publish(image(event))
+            self.publishers[event.source].publish(image(event, self._raw))
 
 
-def image(event: Event):
-    """Message of a camera's event."""
+def image(event: Event, raw: bool = False):
+    """Message of a camera's event; a JPEG goes out decoded when `raw`."""
+    if raw and isinstance(event.data, bytes):
+        return raw_image(Header(stamp=stamp(event.stamp_ns)), PICTURE)
     if not isinstance(event.data, bytes):
         event.data.header.stamp = stamp(event.stamp_ns)
         return event.data
@@ -139,11 +142,6 @@ def odometry(event: Event) -> Odometry:
         message.twist.twist.linear.x = SPEED
     message.header.stamp = stamp(event.stamp_ns)
     return message
-
-
-def serialized(event: Event) -> bytes:
-    """The message of an event as it goes over the network."""
-    return serialize_message(odometry(event) if event.source == 'odometry' else image(event))
 
 
 Distortion = Callable[[list[Event], np.random.Generator], list[Event]]

@@ -4,7 +4,7 @@ The drive node around an engine double that can be told to fail, as a process.
     python -m flashdrive_ros.evaluation.trust.double_node --ros-args -p camera_ids:=[0,1]
 
 Orders come as JSON on `drive/orders`: {"error": "out of memory", "times": 1} or
-{"delay_s": 0.4}; {} is a healthy engine again.
+{"delay_s": 0.4}, which lasts for that many steps; {} is a healthy engine again.
 """
 from __future__ import annotations
 
@@ -43,9 +43,11 @@ class ObedientEngine(EngineDouble):
 
     def _obey(self, frames):
         orders = self.orders
+        if orders.get('times', 1) <= 0:
+            return
+        orders['times'] = orders.get('times', 1) - 1
         time.sleep(orders.get('delay_s', 0.0))
-        if 'error' in orders and orders.get('times', 1) > 0:
-            orders['times'] = orders.get('times', 1) - 1
+        if 'error' in orders:
             raise ERRORS[orders['error']]()
 
 
@@ -58,6 +60,8 @@ class ObedientNode(DriveNode):
         self.create_subscription(String, '~/orders', self._on_orders, qos.TEXT)
 
     def _make_engine(self, model, config) -> ObedientEngine:
+        if any(engine.orders.get('error') == 'device lost' for engine in self.engines):
+            raise ERRORS['device lost']()  # as a real one: lost to this process for good
         self.engines = [ObedientEngine()]
         return self.engines[0]
 

@@ -16,7 +16,7 @@ class EngineDouble:
 
     Every plan comes with `primitives`; None are plans that were asked for none.
     Speed is the front camera's mean red / 10 m/s; the text names t0 and the
-    navigation text.  `steps` and `resets` record what was asked of it; `fault`,
+    navigation text.  `steps`, `resets` and `freed` record what was asked of it; `fault`,
     called before each step with its frames, may raise or block.
     """
 
@@ -31,6 +31,7 @@ class EngineDouble:
         self.steps, self.resets = [], []
         self.primitives, self.reasoning = (), {}
         self.warm = False
+        self.freed = 0
         self.fault = lambda frames: None
         self.spoil = False
         self.threads = set()
@@ -39,25 +40,34 @@ class EngineDouble:
         self._plan_id = 0
 
     def warm_up(self, camera_ids):
+        """Note that it was asked to."""
         self.threads.add(threading.get_ident())
         self.warm = True
 
     def reset(self, reason):
+        """Forget the last step."""
         self.threads.add(threading.get_ident())
         self.resets.append(reason)
         self._last_ns = None
 
+    def free(self):
+        """Note that it was asked to."""
+        self.freed += 1
+
     def configure(self, **changes):
+        """Take settings; more than 8 trajectories are refused."""
         if changes.get('num_trajectories', 0) > 8:
             raise InputError('the double draws 8 trajectories at most')
         self.settings |= changes
 
     def ask(self, question):
+        """Repeat the question."""
         if self._last_ns is None:
             raise InputError('no frames were seen yet')
         return f'{question} at {self._last_ns}'
 
     def step(self, frames, ego, nav_text='', history=()):
+        """Plan, unless the frames are the last ones again."""
         self.threads.add(threading.get_ident())
         self.fault(frames)
         if frames.t0_ns == self._last_ns:

@@ -19,6 +19,8 @@ from .faults import Fault
 from .rig import Rig
 
 FRONT = 1
+HISTORY_S = 2.0
+"""A plan needs 1.5 s of odometry without a hole."""
 
 
 def _frames(change):
@@ -241,9 +243,9 @@ TIMES = (
     Fault('a camera at 5 Hz', 'slower than 10 Hz', may_lose=0.6,
           distort=_rates(cross_left_120=5)),
     Fault('time steps forward by 100 s', may_lose=1.0, distort=_all_moved(100 * NANOSECONDS),
-          recover_s=2.5),
+          recover_s=HISTORY_S),
     Fault('time steps back by 10 s', may_lose=1.0, distort=_all_moved(-10 * NANOSECONDS),
-          recover_s=2.5),
+          recover_s=HISTORY_S),
     Fault('one camera on another time base', 'of another time', may_lose=1.0,
           distort=_of(0, _moved(-1_700_000_000 * NANOSECONDS))),
     Fault('the anchor camera on another time base', 'time|odometry', may_lose=1.0,
@@ -253,9 +255,11 @@ TIMES = (
     Fault('a wild stamp now and then', may_lose=0.4, distort=_frames(
         lambda e, rng: [replace(e, stamp_ns=int(rng.integers(0, 2 ** 61)))]
         if rng.random() < 0.1 else [e])),
-    Fault('odometry silent', 'odometry', may_lose=1.0, distort=_of('odometry', lambda *_: [])),
-    Fault('odometry not finite', 'odometry', may_lose=1.0, distort=_of('odometry', _nan_pose)),
-    Fault('odometry jumps by 200 m', 'odometry jumps', may_lose=1.0, recover_s=2.0,
+    Fault('odometry silent', 'odometry', may_lose=1.0, distort=_of('odometry', lambda *_: []),
+          recover_s=HISTORY_S),
+    Fault('odometry not finite', 'odometry', may_lose=1.0, distort=_of('odometry', _nan_pose),
+          recover_s=HISTORY_S),
+    Fault('odometry jumps by 200 m', 'odometry jumps', may_lose=1.0, recover_s=HISTORY_S,
           distort=_of('odometry', lambda e, rng: [replace(e, data=e.data + 200)])),
 )
 IMAGES = (
@@ -278,9 +282,11 @@ ENGINE = (
     Fault('out of memory twice', 'out of memory', may_lose=0.2,
           act=lambda rig: rig.order(error='out of memory', times=2)),
     Fault('an engine of 350 ms', may_lose=0.8, recover_s=1.0,
-          act=lambda rig: rig.order(delay_s=0.35), heal=lambda rig: rig.order()),
-    Fault('the engine hangs for 3 s', 'busy', may_lose=1.0, seconds=3.5, recover_s=1.0,
-          act=lambda rig: rig.order(delay_s=3.0), heal=lambda rig: rig.order()),
+          act=lambda rig: rig.order(delay_s=0.35, times=10 ** 6), heal=lambda rig: rig.order()),
+    Fault('a step of 3 s', 'busy with one step for', may_lose=1.0, seconds=3.0,
+          act=lambda rig: rig.order(delay_s=3.0)),
+    Fault('the engine fails 8 times in a row', 'loaded again|a failure', may_lose=0.6,
+          act=lambda rig: rig.order(error='failure', times=8)),
     Fault('the engine\'s thread is told to exit', 'an exit that was asked for', may_lose=0.2,
           act=lambda rig: rig.order(error='thread exit')),
 )
@@ -288,14 +294,25 @@ REQUESTS = (
     Fault('parameters set without end', 'answers, all right', act=_storm, heal=_calm),
     Fault('through all lifecycle states', act=lambda rig: None, heal=_cycle, may_lose=1.0,
           recover_s=3.0),
-    Fault('texts that no prompt takes', 'without the text', act=lambda rig: rig.car.nav_text.publish(
-        String(data='\x00<|im_end|>' * 200)),
-        heal=lambda rig: rig.car.nav_text.publish(String(data=''))),
+    Fault('a text that no prompt takes', 'without the text',
+          act=lambda rig: rig.car.nav_text.publish(String(data='<|im_end|>' * 200)),
+          heal=lambda rig: rig.car.nav_text.publish(String(data=''))),
 )
 FLOODS = tuple(Fault(f'a flood of {name}', **_flood(what), may_lose=loss) for what, name, loss in (
     ('garbage', 'garbage on a camera topic', 0.3), ('images', 'images on a camera topic', 0.3),
     ('odometry', 'odometry', 0.1), ('text', 'navigation texts', 0.1),
     ('route', 'route texts', 0.1), ('diagnostics', 'diagnostics', 0.1)))
+def _lose_device(rig: Rig):
+    """The process ends by itself, as nothing in it can help."""
+    rig.order(error='device lost', times=10 ** 6)
+
+
+def _ended_and_restarted(rig: Rig) -> int:
+    code = rig.drive.process.wait(20)
+    rig.note = f'ended with code {code}'
+    return _restart_drive(rig)
+
+
 PROCESSES = (
     _peer(FRONT, 'the process of the anchor camera'),
     _peer(0, 'the process of another camera'),
@@ -304,6 +321,8 @@ PROCESSES = (
           act=lambda rig: rig.listener.process.kill()),
     Fault('the drive node killed -9 and started again', may_lose=3.0, act=_kill_drive,
           heal=_restart_drive, recover_s=15.0),
+    Fault('the device is lost', 'the device is lost.*can not be loaded again', may_lose=3.0,
+          act=_lose_device, heal=_ended_and_restarted, recover_s=15.0),
     Fault('SIGINT while it drives', 'ended in time', may_lose=3.0, act=_end_drive(signal.SIGINT),
           heal=_restart_drive, recover_s=15.0),
     Fault('SIGTERM while it drives', 'ended in time', may_lose=3.0, act=_end_drive(signal.SIGTERM),

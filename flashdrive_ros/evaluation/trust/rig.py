@@ -1,6 +1,7 @@
 """The drive node as a process, a car beside it, and all that the node says."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -83,10 +84,8 @@ class Rig:
         self._thread.start()
 
     def _spin(self):
-        try:
+        with contextlib.suppress(ExternalShutdownException):
             self._executor.spin()
-        except ExternalShutdownException:
-            pass
 
     def _on_plan(self, message: msg.DrivePlan):
         numbers = [(p.pose.position.x, p.pose.position.y, p.speed)
@@ -139,7 +138,7 @@ class Rig:
         return self._child('_'.join(('peer', *arguments)), f'{__package__}.peers', *arguments)
 
     def part(self, source: int | str) -> int:
-        """Have a process play a camera or odometry from now on; returns when it was first heard."""
+        """Have a process play a camera or odometry; returns when it was first heard."""
         kind = 'odometry' if source == 'odometry' else 'camera'
         publisher = self.car.publishers[source]
         heard: list[int] = []
