@@ -178,7 +178,6 @@ def _end_drive(number: signal.Signals):
 def _restart_drive(rig: Rig) -> int:
     begin = time.time_ns()
     rig.start()
-    rig.drive_on(1.6)  # odometry has to reach back
     return begin
 
 

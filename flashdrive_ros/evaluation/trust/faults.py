@@ -96,8 +96,8 @@ def run(faults: Iterable[Fault], folder: Path, engine: str = DOUBLE, seed: int =
 
 
 def _break(rig: Rig, fault: Fault, rng) -> Row:
-    fault.before(rig)
-    rig.drive_on(LEAD_S)
+    rig.drive_while(lambda: fault.before(rig), 0)
+    rig.drive_on(2 * LEAD_S if rig.parts else LEAD_S)  # a new odometry needs its history
     rig.note = ''
     memory, process = rig.memory_mb(), rig.drive
     rig.reasons.clear()
@@ -106,10 +106,9 @@ def _break(rig: Rig, fault: Fault, rng) -> Row:
     events = fault.distort(rig.events(begin, end), rng)
     events.append(Event(begin, 'action', data=lambda: fault.act(rig)))
     rig.car.play(events)
-    healed = fault.heal(rig)
-    end = max(car.next_grid_ns(), end)
-    well, until = _recover(rig, fault, end)
+    healed = rig.drive_while(lambda: fault.heal(rig), end)
     since = healed if isinstance(healed, int) else end
+    well, until = _recover(rig, fault, since)
     recovery = None if well is None else max(0.0, (well.at_ns - since) / NANOSECONDS)
     plans = {p.t0_ns for p in rig.planned(begin, until)}
     sent = (until - begin) // GRID_NS
@@ -120,16 +119,15 @@ def _break(rig: Rig, fault: Fault, rng) -> Row:
     return Row(fault.name, rig.engine, sent, lost, recovery, not why, why, growth, rig.note)
 
 
-def _recover(rig: Rig, fault: Fault, end: int):
-    """Drive well until a plan is made of frames after `end`; returns it, and until when."""
-    until, limit = end, time.monotonic() + fault.recover_s + 3.0
+def _recover(rig: Rig, fault: Fault, since: int):
+    """Drive well until a plan is made of frames after `since`; returns it, and until when."""
+    until, limit = car.next_grid_ns(), time.monotonic() + fault.recover_s + 3.0
     seen = rig.diagnosed
     well = None
     while time.monotonic() < limit and (well is None or rig.diagnosed < seen + 2):
         _, until = rig.drive_on(0.2, until)
-        if well is None:
-            later = rig.planned(end, until)
-            well = later[0] if later else None
+        later = rig.planned(since, until)
+        well = later[0] if later else None
     time.sleep(0.1)  # for the last plan
     return well, until
 

@@ -8,6 +8,7 @@ import random
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,7 @@ class Heard:
     t0_ns: int
     at_ns: int
     engine_ms: float
+    image_ms: float
     finite: bool
 
 
@@ -92,6 +94,7 @@ class Rig:
                    for p in message.trajectories[message.chosen_index].points]
         self.plans.append(Heard(
             stamp_ns(message.header.stamp), time.time_ns(), message.latency.total_ms,
+            message.latency.image_ms,
             all(abs(v) < 1e6 for row in numbers for v in row)))
 
     def _on_diagnostics(self, array: DiagnosticArray):
@@ -111,9 +114,12 @@ class Rig:
         return '' if found is None else next(
             (v.value for v in found.values if v.key == key), '')
 
-    def count(self, *keys: str) -> int:
-        """Sum of counters of the plan's status."""
-        return sum(int(self.value(key) or 0) for key in keys)
+    def problems(self) -> dict[str, str]:
+        """Counters, by status, of what kept input from becoming a plan."""
+        counted = ('input', 'engine', 'plan', 'output', 'callback', 'sets skipped', 'late',
+                   'repeated', 'foreign', 'unmatched', 'jumps', 'unusable')
+        return {f'{name}: {v.key}': v.value for name, status in self.status.items()
+                for v in status.values if v.key in counted}
 
     # ---- processes
     def start(self):
@@ -210,10 +216,18 @@ class Rig:
 
     def drive_on(self, seconds: float, begin_ns: int | None = None) -> tuple[int, int]:
         """Let a healthy car drive; returns the interval of its stamps."""
-        begin = car.next_grid_ns(begin_ns)
+        begin = car.next_grid_ns(max(begin_ns or 0, time.time_ns()))
         end = begin + round(seconds * NANOSECONDS / GRID_NS) * GRID_NS
         self.car.play(self.events(begin, end))
         return begin, end
+
+    def drive_while(self, function, begin_ns: int):
+        """Let a healthy car drive while a function runs in a thread; returns what it returns."""
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(function)
+            while not wait([future], 0.0).done:
+                _, begin_ns = self.drive_on(0.1, begin_ns)
+            return future.result()
 
     def events(self, begin_ns: int, end_ns: int) -> list[car.Event]:
         """What a healthy car sends, less what other processes send."""
