@@ -84,13 +84,13 @@ class DriveNode(LifecycleNodeMixin, Node):
             accept=self._accept_parameters)
         self._worker = EngineWorker(self._fetch, self._deliver, self._report, self._revive)
         self._time = RosTime(self, guarded(self._on_clock_back, self._report))
-        # services that wait for the engine block neither images nor diagnostics
-        self._data, services = MutuallyExclusiveCallbackGroup(), MutuallyExclusiveCallbackGroup()
+        # services that wait for the engine do not block diagnostics
+        health, services = MutuallyExclusiveCallbackGroup(), MutuallyExclusiveCallbackGroup()
         self._diagnostics = self.create_publisher(
             DiagnosticArray, '/diagnostics', qos.DIAGNOSTICS)
         # simulated time may stand still; diagnostics must not
         steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(1.0, guarded(self._publish_diagnostics, self._report), self._data,
+        self.create_timer(1.0, guarded(self._publish_diagnostics, self._report), health,
                           steady)
         self.create_service(Trigger, '~/reset', self._on_reset, callback_group=services)
         self.create_service(AskQuestion, '~/ask', self._on_ask, callback_group=services)
@@ -155,7 +155,7 @@ class DriveNode(LifecycleNodeMixin, Node):
             window=engine.frames_per_camera, go_on=self._may_go_on(engine),
             timeout_s=p['timeout_s'], extrapolation_s=p['odometry_extrapolation_s'])
         self._outputs = PlanOutputs(self, p['base_frame'], tuple(topics), self._report)
-        self._listening = Subscriptions(self, self._data, self._report, self._deaf)
+        self._listening = Subscriptions(self, self._report, self._deaf)
         subscribe = self._listening.add
         camera_qos = qos.camera(p['camera_reliability'], p['camera_depth'])
         for camera, topic in topics.items():

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 from nav_msgs.msg import Odometry
+from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header, String
 
@@ -117,6 +118,12 @@ class Car:
             self.publishers['odometry'].publish(odometry(event))
         else:
             self.publishers[event.source].publish(image(event, self._raw))
+
+    def prepared(self, event: Event) -> Event:
+        """The event with its message serialized, which is sent without delay."""
+        message = odometry(event) if event.source == 'odometry' else image(event, self._raw)
+        publisher, cdr = self.publishers[event.source], serialize_message(message)
+        return Event(event.due_ns, 'action', data=lambda: publisher.publish(cdr))
 
 
 def image(event: Event, raw: bool = False):

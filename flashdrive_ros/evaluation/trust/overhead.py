@@ -46,7 +46,7 @@ def _one(rig: Rig):
     t0 = car.next_grid_ns(begin + GRID_NS // 2)
     events = car.odometry_events(begin - begin % (GRID_NS // 5), t0)
     # stamped when they are sent: what a camera needs is not the node's
-    events += [car.Event(t0, source, t0, data) for source, data in (
+    events += [rig.car.prepared(car.Event(t0, source, t0, data)) for source, data in (
         ('odometry', car.SPEED * (t0 % 10 ** 14) / NANOSECONDS),
         *((camera, car.PICTURE_JPEG) for camera in rig.cameras))]
     rig.car.play(events)

@@ -19,6 +19,7 @@ from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.srv import SetParameters
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.parameter import Parameter
+from rclpy.serialization import deserialize_message
 from std_msgs.msg import String
 
 from ... import msg
@@ -77,7 +78,8 @@ class Rig:
         self.children: list[Child] = []
         self.drive: Child | None = None
         listen = self.node.create_subscription
-        listen(msg.DrivePlan, 'drive/plan', self._on_plan, 50)
+        # serialized: what reading it costs is not the drive node's
+        listen(msg.DrivePlan, 'drive/plan', self._on_plan, 50, raw=True)
         listen(DiagnosticArray, '/diagnostics', self._on_diagnostics, 50)
         self._clients: dict[str, object] = {}
         self._executor = SingleThreadedExecutor(context=self.context)
@@ -89,11 +91,13 @@ class Rig:
         with contextlib.suppress(ExternalShutdownException):
             self._executor.spin()
 
-    def _on_plan(self, message: msg.DrivePlan):
+    def _on_plan(self, cdr: bytes):
+        now = time.time_ns()
+        message = deserialize_message(cdr, msg.DrivePlan)
         numbers = [(p.pose.position.x, p.pose.position.y, p.speed)
                    for p in message.trajectories[message.chosen_index].points]
         self.plans.append(Heard(
-            stamp_ns(message.header.stamp), time.time_ns(), message.latency.total_ms,
+            stamp_ns(message.header.stamp), now, message.latency.total_ms,
             message.latency.image_ms,
             all(abs(v) < 1e6 for row in numbers for v in row)))
 
