@@ -29,7 +29,9 @@ class Subscriptions:
     The subscriptions of one configuration of a node.
 
     Each has a callback group of its own: an executor then takes from all topics
-    in one round, and a flood on one does not hold the others up.  `report(kind, error)` gets what callbacks raise; `deaf(topic, policy)` is
+    in one round, and a flood on one does not hold the others up.
+
+    `report(kind, error)` gets what callbacks raise; `deaf(topic, policy)` is
     called when a publisher's QoS does not offer what a subscription asks for.
     """
 

@@ -20,6 +20,8 @@ from .rig import DOUBLE, Rig
 
 PLAN_S = 1.0
 """Patience for a plan of the engine double; a model's is longer."""
+STEPS = {'time goes back': -100 * NANOSECONDS, 'gap': 2 * NANOSECONDS}
+"""From the window before to one with which time goes on elsewhere, ns."""
 SETTLED = 0.2
 """Share of the windows at the beginning that the memory's slope does not count: caches fill."""
 
@@ -49,8 +51,8 @@ class Soak:
 
 def _wrong(window: int) -> str:
     """What is wrong with a window; mostly nothing."""
-    for every, what in ((997, 'time goes back'), (499, 'gap'), (211, 'damaged image'),
-                        (173, 'failing step'), (97, 'setting')):
+    for every, what in ((997, 'time goes back'), (499, 'gap'), (307, 'damaged image'),
+                        (211, 'failing step'), (97, 'setting')):
         if window % every == every - 1:
             return what
     return ''
@@ -61,23 +63,26 @@ def run(folder: Path, windows: int, engine: str = DOUBLE, faults: bool = True, s
     """Drive that many windows."""
     soak, patience = Soak(), PLAN_S if engine == DOUBLE else 60.0
     with Rig(folder, engine, timeout_s=0.5, **parameters) as rig:
-        t0 = car.next_grid_ns() - 3 * NANOSECONDS
-        for e in car.odometry_events(t0 - 2 * NANOSECONDS, t0):
-            rig.car.send(e)
-            time.sleep(0.002)
+        t0 = car.next_grid_ns()
+        _history(rig, t0)
         for window in range(windows):
             wrong = _wrong(window) if faults else ''
-            if wrong == 'time goes back':
-                t0 -= 100 * NANOSECONDS
-            elif wrong == 'gap':
-                t0 += 2 * NANOSECONDS
-            t0 += GRID_NS
+            t0 += STEPS.get(wrong, GRID_NS)
+            if wrong in STEPS:
+                _history(rig, t0)
             _window(rig, soak, t0, wrong, patience)
             if window % 50 == 0:
                 soak.memory.append((window, rig.memory_mb()))
             if window % 1000 == 0:
                 say(f'{window} windows, {soak.plans} plans, {soak.memory[-1][1]:.1f} MB')
     return soak
+
+
+def _history(rig: Rig, t0: int):
+    """Odometry up to t0, as it comes before the cameras in a recording."""
+    for event in car.odometry_events(t0 - 2 * NANOSECONDS, t0):
+        rig.car.send(event)
+        time.sleep(0.002)  # best effort: a burst would be lost in part
 
 
 def _window(rig: Rig, soak: Soak, t0: int, wrong: str, patience: float):
