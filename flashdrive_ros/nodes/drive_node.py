@@ -44,8 +44,8 @@ from .health import DriveHealth
 from .inputs import StepInput, StepInputs
 from .outputs import PlanOutputs
 from .parameters import NodeParameters
-from .ros_time import RosTime
 from .process import spin_to_end
+from .ros_time import RosTime
 from .subscriptions import Subscriptions, guarded
 from .worker import EngineWorker
 
