@@ -112,7 +112,8 @@ def _break(rig: Rig, fault: Fault, rng) -> Row:
     recovery = None if well is None else max(0.0, (well.at_ns - since) / NANOSECONDS)
     plans = {p.t0_ns for p in rig.planned(begin, until)}
     sent = (until - begin) // GRID_NS
-    growth = rig.memory_mb() - memory if rig.drive is process else 0.0
+    alive = rig.drive is process and process.returncode is None
+    growth = rig.memory_mb() - memory if alive else 0.0
     lost = max(0, sent - len(plans))
     why = _why(rig, fault, begin, until, lost, recovery, growth)
     fault.after(rig)
@@ -124,7 +125,8 @@ def _recover(rig: Rig, fault: Fault, since: int):
     until, limit = car.next_grid_ns(), time.monotonic() + fault.recover_s + 3.0
     seen = rig.diagnosed
     well = None
-    while time.monotonic() < limit and (well is None or rig.diagnosed < seen + 2):
+    while time.monotonic() < limit and rig.drive.returncode is None and (
+            well is None or rig.diagnosed < seen + 2):
         _, until = rig.drive_on(0.2, until)
         later = rig.planned(since, until)
         well = later[0] if later else None
