@@ -1,5 +1,5 @@
 """
-Measure a model in the embedded world, or how far the drive node can be trusted.
+Measure a model in the embedded world: open loop, closed loop, its drafter, or a film of it.
 
 Rows are written the moment they are measured (WORK), so a run that is cut, or
 limited with --limit, goes on when the same command is given again.  Results,
@@ -13,10 +13,6 @@ tables and charts go to OUT.
     flashdrive eval primitives --seeds 25
     flashdrive eval drafting --seeds 20
     flashdrive eval film --out docs/driving.gif
-    flashdrive eval faults
-    flashdrive eval faults --only flood --engine small
-    flashdrive eval soak --windows 10000
-    flashdrive eval overhead
 """
 from __future__ import annotations
 
@@ -66,16 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _drafted(kinds.add_parser(
         'primitives', help='boxes and trajectories in every mode of decoding: errors, passes, '
         'time'), seeds=50, first=20_000)
-<<<<<<< HEAD
     drafting = kinds.add_parser(
         'drafting', help='closed loop plain and drafted: the same tokens, plans and paths')
     _common(drafting, seeds=20, first=30_000)
     drafting.add_argument('--seconds', type=float, default=20.0, help='length of an episode '
                           '(default: %(default)s)')
     drafting.set_defaults(lanes=0, servers=0)
-=======
-    _trust(kinds)
->>>>>>> ec66ca4 (flashdrive eval faults, soak, overhead)
     film = kinds.add_parser('film', help='four scenarios as one small animated picture')
     add = film.add_argument
     add('--model', default='small', help='checkpoint (default: %(default)s)')
@@ -111,32 +103,6 @@ def _common(parser, seeds: int, first: int, workers: int | None = None) -> None:
     add('--fresh', action='store_true', help='forget the rows of earlier runs')
 
 
-def _trust(kinds) -> None:
-    """What runs the drive node as a process, with a car beside it, over DDS."""
-    for name, engine, text in (
-            ('faults', 'double', 'faults of cameras, clocks, engine and peers: what each costs'),
-            ('soak', 'double', 'thousands of windows: memory, and windows without a reason'),
-            ('overhead', 'small', "from the cameras' stamp to the plan, less the engine's step")):
-        parser = kinds.add_parser(name, help=text)
-        add = parser.add_argument
-        add('--engine', default=engine, metavar='MODEL', help='double: one that needs no time and '
-            'fails on demand; else a model (default: %(default)s)')
-        add('--set', action='append', default=[], metavar='PARAMETER=VALUE',
-            help='one parameter of the drive node; may be repeated')
-        add('--work', type=Path, default=Path('out/eval/trust'), metavar='FOLDER',
-            help='for logs (default: %(default)s)')
-        add('--out', type=Path, default=Path('bench/results'), metavar='FOLDER',
-            help='for results (default: %(default)s)')
-        if name == 'faults':
-            add('--only', nargs='+', default=[], metavar='WORD', help='faults with one of these '
-                'words in their names; other rows of the results file stay')
-            add('--seed', type=int, default=0, help='of what is random (default: %(default)s)')
-        elif name == 'soak':
-            add('--windows', type=int, default=10_000, help='(default: %(default)s)')
-        else:
-            add('--plans', type=int, default=300, help='(default: %(default)s)')
-
-
 def _shared_engines(parser) -> None:
     add = parser.add_argument
     add('--lanes', type=int, default=None, help='episodes a process drives in turn, with shared '
@@ -161,9 +127,6 @@ def run(args: argparse.Namespace) -> int:
     from ..core.types import InputError
     from ..errors import UserError
     try:
-        if args.what in ('faults', 'soak', 'overhead'):
-            from ..evaluation.trust import results
-            return getattr(results, args.what)(args)
         return {'open-loop': _open_loop, 'closed-loop': _closed_loop, 'film': _film,
                 'reasoning': _reasoning, 'primitives': _primitives,
                 'drafting': _drafting}[args.what](args)

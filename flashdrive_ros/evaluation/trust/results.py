@@ -1,4 +1,4 @@
-"""`flashdrive eval faults`, `soak` and `overhead`: run, print, and write the results files."""
+"""`flashdrive trust faults`, `soak` and `overhead`: run, print, and write the results files."""
 from __future__ import annotations
 
 import json
