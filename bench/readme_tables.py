@@ -1,8 +1,8 @@
 """
-Put the figures of bench/results/*.json into README.md, between its markers.
+Put the figures of bench/results/*.json into README.md and docs/*.md, between their markers.
 
-    python bench/readme_tables.py            # rewrite README.md
-    python bench/readme_tables.py --check    # exit 1 if it is not up to date
+    python bench/readme_tables.py            # rewrite them
+    python bench/readme_tables.py --check    # exit 1 if one is not up to date
 """
 from __future__ import annotations
 
@@ -142,44 +142,90 @@ def _number(value: float | None, digits: int) -> str:
     return '–' if value is None else f'{value:.{digits}f}'
 
 
+def faults(data: dict) -> list[str]:
+    """What each fault cost, and whether it was held."""
+    engines = {row['engine'] for row in data['rows']}
+    lines = [f'| {row["fault"]}{"" if len(engines) == 1 else ", " + row["engine"]} | '
+             f'{row["sent"]} | {row["lost"]} | {_number(row["recovery_s"], 2)} | '
+             f'{"yes" if row["held"] else "**no**: " + row["why"]}'
+             f'{"; " + row["note"] if row["note"] else ""} |' for row in data['rows']]
+    held = sum(row['held'] for row in data['rows'])
+    return ['| fault | windows sent | without a plan | well again after, s | held |',
+            '|---|---|---|---|---|', *lines, '',
+            f'{held} of {len(data["rows"])} held. Windows are those of the fault and of the time '
+            f'until recovery. {data["hardware"]["cores"]} cores, load '
+            f'{data["load_before"]:.1f} before and {data["load_after"]:.1f} after.']
+
+
+def soak(data: dict) -> list[str]:
+    """Memory over many windows."""
+    return [f'{data["windows"]} windows in lock-step: {data["plans"]} plans, '
+            f'{data["withheld_with_reason"]} withheld with a reason, '
+            f'{data["unexplained_gaps"]} without one. Resident memory grew by '
+            f'{data["rss_slope_mb_per_1000"]:.2f} MB in 1000 windows (from '
+            f'{data["rss_mb"][0]:.0f} to {data["rss_mb"][1]:.0f} MB in all, the filling of caches '
+            'included).']
+
+
+def fuzz(data: dict) -> list[str]:
+    """Inputs and crashes."""
+    kinds = ', '.join(f'{count} of kind {kind}' for kind, count in data['by_kind'].items())
+    return [f'{data["inputs"]} inputs ({kinds}): {data["crashes"]} crashes.']
+
+
+def node_overhead(data: dict) -> list[str]:
+    """From the stamp to the plan, less the engine."""
+    return [f'From the stamp of {len(data["cameras"])} cameras '
+            f'({"×".join(map(str, data["image_size"]))}, JPEG) to the plan in another process, '
+            f'less the engine\'s step: {data["p50_ms"]:.1f} ms at the median, '
+            f'{data["p95_ms"]:.1f} ms at p95, over {data["plans"]} plans of engine '
+            f'`{data["engine"]}`; {data["decoding_p50_ms"]:.1f} ms of it decode the images. '
+            f'{data["hardware"]["cores"]} cores, load {data["hardware"]["load_average"]:.1f}.']
+
+
 TABLES = {'streaming_cpu': ('streaming_cpu', streaming_cpu),
           'world_render': ('world_render', world_render),
           'closed_loop': ('closed_loop', closed_loop), 'open_loop': ('open_loop', open_loop),
           'velocity_reuse': ('open_loop', velocity_reuse),
+          'faults': ('faults', faults), 'soak': ('soak', soak), 'fuzz': ('fuzz', fuzz),
+          'node_overhead': ('node_overhead', node_overhead),
           'reasoning': ('reasoning', reasoning), 'primitives': ('primitives', primitives)}
 """Results file and what to make of it, by the name of a section."""
 
 
-def section(name: str) -> str:
-    """Text between the markers of `name`."""
+def section(name: str, up: str = '') -> str:
+    """Text between the markers of `name`, on a page from which `up` leads to the root."""
     stem, table = TABLES[name]
     path = RESULTS / f'{stem}.json'
     data = json.loads(path.read_text(encoding='utf-8'))
     lines = [*table(data), '',
-             f'<sub>[`{path.relative_to(ROOT)}`]({path.relative_to(ROOT)}), commit '
+             f'<sub>[`{path.relative_to(ROOT)}`]({up}{path.relative_to(ROOT)}), commit '
              f'{data["commit"][:9]}: `{data["command"]}`</sub>']
     return '\n'.join(lines)
 
 
-def updated(text: str) -> str:
-    """README text with every marked section made again; an unknown name is an error."""
+def updated(text: str, up: str = '') -> str:
+    """A page's text with every marked section made again; an unknown name is an error."""
     def replace(match: re.Match) -> str:
-        return f'{match[1]}\n{section(match[2])}\n{match[3]}'
+        return f'{match[1]}\n{section(match[2], up)}\n{match[3]}'
     return re.sub(r'(<!-- bench:(\w+) -->)\n.*?(<!-- /bench -->)', replace, text, flags=re.DOTALL)
 
 
 def main() -> int:
-    """Rewrite or check README.md."""
-    readme = ROOT / 'README.md'
-    old = readme.read_text(encoding='utf-8')
-    new = updated(old)
-    if '--check' in sys.argv[1:]:
-        if new != old:
-            print('README.md: figures are not those of bench/results; run '
+    """Rewrite or check the pages."""
+    stale = []
+    for page in (ROOT / 'README.md', *sorted(ROOT.glob('docs/*.md'))):
+        old = page.read_text(encoding='utf-8')
+        new = updated(old, '../' * (len(page.relative_to(ROOT).parts) - 1))
+        if new == old:
+            continue
+        stale.append(page)
+        if '--check' in sys.argv[1:]:
+            print(f'{page.relative_to(ROOT)}: figures are not those of bench/results; run '
                   'python bench/readme_tables.py', file=sys.stderr)
-        return int(new != old)
-    readme.write_text(new, encoding='utf-8')
-    return 0
+        else:
+            page.write_text(new, encoding='utf-8')
+    return int(bool(stale) and '--check' in sys.argv[1:])
 
 
 if __name__ == '__main__':

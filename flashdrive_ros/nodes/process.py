@@ -8,7 +8,10 @@ from collections.abc import Callable
 
 import rclpy
 from rclpy.executors import ExternalShutdownException, MultiThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.signals import SignalHandlerOptions
+
+RCLError = rclpy_implementation.RCLError
 
 
 def run_to_end(name: str, make_node: Callable, args, user_errors: tuple[type[Exception], ...]):
@@ -18,14 +21,14 @@ def run_to_end(name: str, make_node: Callable, args, user_errors: tuple[type[Exc
     Returns the exit code: 1 after one of `user_errors`, which are printed
     without a traceback.
     """
-    rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
     node = None
     try:
+        rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
         node = make_node()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: node.stop())
         node.run()
-    except user_errors as error:
+    except (*user_errors, RCLError) as error:
         print(f'{name}: {error}', file=sys.stderr)
         return 1
     finally:
@@ -44,10 +47,10 @@ def spin_to_end(name: str, make_node: Callable, args, threads: int) -> int:
     """
     node = None
     try:
-        rclpy.init(args=args)
         try:
+            rclpy.init(args=args)
             node = make_node()
-        except ValueError as error:  # a parameter: say it without a traceback
+        except (ValueError, RCLError) as error:  # a parameter, or the settings of DDS
             print(f'{name}: {error}', file=sys.stderr)
             return 1
         executor = MultiThreadedExecutor(num_threads=threads)
