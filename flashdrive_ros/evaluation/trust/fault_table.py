@@ -150,7 +150,7 @@ def _peer(source, name: str) -> Fault:
 
     def after(rig: Rig):
         rig.parts.pop(source).process.kill()
-    return Fault(f'{name} killed -9 and started again', may_lose=1.0, before=before, act=act,
+    return Fault(f'{name} killed -9 and started again', may_lose=2.0, before=before, act=act,
                  heal=heal, after=after, recover_s=3.0)
 
 

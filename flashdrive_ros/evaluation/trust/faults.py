@@ -96,7 +96,7 @@ def run(faults: Iterable[Fault], folder: Path, engine: str = DOUBLE, seed: int =
 
 
 def _break(rig: Rig, fault: Fault, rng) -> Row:
-    rig.drive_while(lambda: fault.before(rig), 0)
+    rig.drive_while(lambda: fault.before(rig))
     rig.drive_on(2 * LEAD_S if rig.parts else LEAD_S)  # a new odometry needs its history
     rig.note = ''
     memory, process = rig.memory_mb(), rig.drive

@@ -8,7 +8,6 @@ import random
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -158,6 +157,8 @@ class Rig:
             publisher.msg_type, publisher.topic_name, lambda _: heard.append(time.time_ns()),
             qos.camera(), raw=True)
         self.parts[source] = self.peer(kind, str(source))
+        time.sleep(0.3)  # what the car had on its way; a process takes longer to begin
+        heard.clear()
         self.wait(lambda: heard, 20.0, f'the process of {source} sends nothing')
         self.node.destroy_subscription(ear)
         return heard[0]
@@ -227,13 +228,22 @@ class Rig:
         self.car.play(self.events(begin, end))
         return begin, end
 
-    def drive_while(self, function, begin_ns: int):
-        """Let a healthy car drive while a function runs in a thread; returns what it returns."""
-        with ThreadPoolExecutor(1) as pool:
-            future = pool.submit(function)
-            while not wait([future], 0.0).done:
-                _, begin_ns = self.drive_on(0.1, begin_ns)
-            return future.result()
+    def drive_while(self, function, begin_ns: int = 0):
+        """Let a healthy car drive in a thread while a function runs; returns what it returns."""
+        # the function in this thread: processes end with the thread that started them
+        over = threading.Event()
+
+        def drive():
+            end = begin_ns
+            while not over.is_set():
+                _, end = self.drive_on(0.1, end)
+        driving = threading.Thread(target=drive)
+        driving.start()
+        try:
+            return function()
+        finally:
+            over.set()
+            driving.join()
 
     def events(self, begin_ns: int, end_ns: int) -> list[car.Event]:
         """What a healthy car sends, less what other processes send."""
