@@ -267,6 +267,47 @@ def camera_throughput(data: dict) -> list[str]:
             'the receiving process takes: DDS, copies, decoding; left out where images get lost.']
 
 
+def faults(data: dict) -> list[str]:
+    """What each fault cost, and whether it was held."""
+    engines = {row['engine'] for row in data['rows']}
+    lines = [f'| {row["fault"]}{"" if len(engines) == 1 else ", " + row["engine"]} | '
+             f'{row["sent"]} | {row["lost"]} | {_number(row["recovery_s"], 2)} | '
+             f'{"yes" if row["held"] else "**no**: " + row["why"]}'
+             f'{"; " + row["note"] if row["note"] else ""} |' for row in data['rows']]
+    held = sum(row['held'] for row in data['rows'])
+    return ['| fault | windows sent | without a plan | well again after, s | held |',
+            '|---|---|---|---|---|', *lines, '',
+            f'{held} of {len(data["rows"])} held. Windows are those of the fault and of the time '
+            f'until recovery. {data["hardware"]["cores"]} cores, load '
+            f'{data["load_before"]:.1f} before and {data["load_after"]:.1f} after.']
+
+
+def soak(data: dict) -> list[str]:
+    """Memory over many windows."""
+    return [f'{data["windows"]} windows in lock-step: {data["plans"]} plans, '
+            f'{data["withheld_with_reason"]} withheld with a reason, '
+            f'{data["unexplained_gaps"]} without one. Resident memory grew by '
+            f'{data["rss_slope_mb_per_1000"]:.2f} MB in 1000 windows (from '
+            f'{data["rss_mb"][0]:.0f} to {data["rss_mb"][1]:.0f} MB in all, the filling of caches '
+            'included).']
+
+
+def fuzz(data: dict) -> list[str]:
+    """Inputs and crashes."""
+    kinds = ', '.join(f'{count} of kind {kind}' for kind, count in data['by_kind'].items())
+    return [f'{data["inputs"]} inputs ({kinds}): {data["crashes"]} crashes.']
+
+
+def node_overhead(data: dict) -> list[str]:
+    """From the stamp to the plan, less the engine."""
+    return [f'From the stamp of {len(data["cameras"])} cameras '
+            f'({"×".join(map(str, data["image_size"]))}, JPEG) to the plan in another process, '
+            f'less the engine\'s step: {data["p50_ms"]:.1f} ms at the median, '
+            f'{data["p95_ms"]:.1f} ms at p95, over {data["plans"]} plans of engine '
+            f'`{data["engine"]}`; {data["decoding_p50_ms"]:.1f} ms of it decode the images. '
+            f'{data["hardware"]["cores"]} cores, load {data["hardware"]["load_average"]:.1f}.']
+
+
 TABLES = {'camera_throughput': ('camera_throughput', camera_throughput),
           'streaming_cpu': ('streaming_cpu', streaming_cpu),
           'world_render': ('world_render', world_render),
@@ -276,6 +317,8 @@ TABLES = {'camera_throughput': ('camera_throughput', camera_throughput),
           'gpu_full_size': ('gpu_full_size', stages), 'cpu_small': ('cpu_small', stages),
           'gpu_primitives': ('gpu_full_size', primitive_sizes),
           'gpu_cards': ('gpu_full_size', cards),
+          'faults': ('faults', faults), 'soak': ('soak', soak), 'fuzz': ('fuzz', fuzz),
+          'node_overhead': ('node_overhead', node_overhead),
           'gpu_correctness': ('gpu_full_size', deviations)}
 """Results file and what to make of it, by the name of a section."""
 

@@ -30,6 +30,7 @@ PACKAGE = 'flashdrive_ros'
 SHARE = Path(get_package_share_directory(PACKAGE))
 PATIENCE_S = 600.0
 """How long a source waits for the drive node, which loads its model first."""
+RESPAWN_S = 1.0
 ARGUMENTS = [
     DeclareLaunchArgument(
         'source', default_value='world',
@@ -48,6 +49,9 @@ ARGUMENTS = [
     DeclareLaunchArgument(
         'record', default_value='', description='folder of a new bag of all topics; empty: none'),
     DeclareLaunchArgument(
+        'respawn', default_value='false', choices=['true', 'false'],
+        description='true: a drive node that ends is started again, as on a car'),
+    DeclareLaunchArgument(
         'use_sim_time', default_value='',
         description="true: time is /clock, e.g. of a bag; empty: the parameter files' choice"),
 ]
@@ -59,7 +63,9 @@ def start(context):
     if value['params_file'] and not Path(value['params_file']).is_file():
         raise RuntimeError(f"params_file: there is no file {value['params_file']!r}")
 
-    def node(executable, name, files=(), **arguments):
+    respawn = value['respawn'] == 'true'
+
+    def node(executable, name, files=(), respawn=False, **arguments):
         """Return a node; it reads its shipped file, `files`, the user's file, then arguments."""
         if value['use_sim_time']:
             arguments['use_sim_time'] = ParameterValue(
@@ -67,16 +73,18 @@ def start(context):
         files = [SHARE / 'config' / f'{name}.yaml', *files, value['params_file']]
         return Node(
             package=PACKAGE, executable=executable, name=name, namespace=value['namespace'],
-            output='screen', parameters=[*(str(f) for f in files if f), typed(arguments)])
+            output='screen', respawn=respawn, respawn_delay=RESPAWN_S,
+            parameters=[*(str(f) for f in files if f), typed(arguments)])
 
     source, files = source_of(value['source'], node, recorded=bool(value['record']))
-    drive = node('drive_node', 'drive', files, model=value['model'])
+    drive = node('drive_node', 'drive', files, respawn, model=value['model'])
     actions = [*([half_of_the_cores()] if source else []), drive, *source,
                *viewer(value['viewer'], value['namespace'])]
     if value['record']:
         actions.append(node('recorder', 'recorder', bag=value['record']))
     # without one of these nothing is left to watch; a replay ends by itself
-    for name, action in [('drive', drive), *(('the source', s) for s in source)]:
+    watched = [('the source', s) for s in source] + [('drive', drive)] * (not respawn)
+    for name, action in watched:
         actions.append(RegisterEventHandler(OnProcessExit(
             target_action=action, on_exit=[Shutdown(reason=f'{name} has ended')])))
     return actions

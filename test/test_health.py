@@ -1,4 +1,5 @@
 """What diagnostics say, without a graph."""
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -132,3 +133,47 @@ def test_states_of_the_engine_come_first(drive):
 def test_an_engine_that_does_not_come_back_is_told(drive):
     drive.run(2, plans=False)
     assert drive.say()['plan'].message == 'no plan: the engine is busy'
+
+
+def test_a_step_that_does_not_end_is_told_with_its_time(drive):
+    drive.health.busy_s = 12.34
+    drive.run(2, plans=False)
+    assert drive.say()['plan'].message == 'no plan: the engine is busy with one step for 12.3 s'
+
+
+def test_a_problem_that_was_over_before_anybody_looked_is_still_told(drive):
+    drive.health.problem('engine', 'RuntimeError: once')
+    drive.run(3)
+    said = drive.say()['plan']
+    assert said.level == OK
+    assert values(said)['last problem'] == 'RuntimeError: once'
+    assert values(said)['last problem age_s'] == '3' and values(said)['engine'] == '1'
+
+
+def test_windows_that_were_computed_whole_are_counted_with_the_last_reason(drive):
+    before = int(values(drive.say()['plan']).get('refills', 0))
+    for reason in ('a gap of 2 s', 'prompt length changed'):
+        plan = make_plan(t0_ns=T0)
+        drive.health.published(dataclasses.replace(plan, window=dataclasses.replace(
+            plan.window, mode='prefill', reason=reason)), GIVEN)
+    drive.health.published(dataclasses.replace(plan, window=dataclasses.replace(
+        plan.window, mode='streaming', reason='')), GIVEN)
+    said = values(drive.say()['plan'])
+    assert int(said['refills']) == before + 2
+    assert said['last refill'] == 'prompt length changed'
+
+
+def test_a_model_that_is_loaded_again_is_counted_and_not_ready_meanwhile(drive):
+    drive.health.reloading()
+    assert drive.say()['plan'].message == 'no plan: engine loading'
+    drive.health.reloaded()
+    drive.run(0.1)
+    said = drive.say()['plan']
+    assert said.level == OK and values(said)['reloads'] == '1'
+
+
+def test_a_model_that_was_dropped_while_it_was_loaded_again_is_not_ready(drive):
+    drive.health.reloading()
+    drive.health.engine_state = 'not loaded'
+    drive.health.reloaded()
+    assert drive.health.engine_state == 'not loaded'

@@ -1,5 +1,6 @@
 """The engine's thread, with an engine double."""
 import threading
+import weakref
 from concurrent.futures import TimeoutError
 
 import numpy as np
@@ -9,7 +10,7 @@ from support.engine_double import EngineDouble
 from flashdrive_ros.core.ego import EgoHistory
 from flashdrive_ros.core.types import CameraFrame, FrameSet, InputError
 from flashdrive_ros.nodes.inputs import StepInput
-from flashdrive_ros.nodes.worker import EngineWorker
+from flashdrive_ros.nodes.worker import FAILURES, EngineWorker
 
 
 def step_input(t0_ns):
@@ -25,8 +26,8 @@ class Bench:
         self.engine = EngineDouble()
         self.newest = None
         self.early = []
-        self.plans, self.problems = [], []
-        self.worker = EngineWorker(self.fetch, self.deliver, self.report,
+        self.plans, self.problems, self.given_up = [], [], []
+        self.worker = EngineWorker(self.fetch, self.deliver, self.report, self.given_up.append,
                                    lambda: self.early.pop(0) if self.early else None)
 
     def fetch(self):
@@ -152,6 +153,112 @@ def test_a_frame_that_can_not_be_prepared_is_reported_and_nothing_is_reset(bench
     bench.step(step_input(100))
     assert bench.problems == [('engine', 'division by zero')]
     assert bench.plans == [100] and bench.engine.resets == []
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch's, by name."""
+
+
+@pytest.mark.parametrize('error', [
+    MemoryError(), OutOfMemoryError('CUDA out of memory. Tried to allocate 2 GiB'),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")])
+def test_a_lack_of_memory_frees_the_cache_and_never_gives_the_engine_up(bench, error):
+    def fail(frames):
+        raise error
+    bench.start()
+    bench.engine.fault = fail
+    for t0 in range(100, 100 * (FAILURES + 3), 100):
+        bench.step(step_input(t0))
+    assert bench.engine.freed == len(bench.engine.resets) == FAILURES + 2
+    assert not bench.given_up
+    bench.engine.fault = lambda frames: None
+    bench.step(step_input(5000))
+    assert bench.plans == [5000]
+
+
+def test_a_failed_step_keeps_nothing_of_its_tensors(bench):
+    tensors = []
+
+    def fail(frames):
+        tensor = np.zeros(3)
+        tensors.append(weakref.ref(tensor))
+        raise OutOfMemoryError('no room')
+    bench.start()
+    bench.engine.fault = fail
+    bench.engine.free = lambda: tensors.append(tensors[0]())
+    bench.step(step_input(100))
+    assert tensors[1] is None
+
+
+def test_an_engine_that_fails_again_and_again_is_given_up_with_the_reason(bench):
+    bench.start()
+    bench.engine.fault = lambda frames: 1 / 0
+    for t0 in range(100, 100 * FAILURES, 100):
+        bench.step(step_input(t0))
+    assert not bench.given_up
+    bench.step(step_input(9000))
+    assert bench.given_up == [f'{FAILURES} steps in a row have failed, the last with '
+                              'ZeroDivisionError: division by zero']
+
+
+def test_failures_that_are_not_in_a_row_do_not_add_up(bench):
+    bench.start()
+    for t0 in range(100, 100 * 4 * FAILURES, 100):
+        bench.engine.fault = (lambda frames: 1 / 0) if t0 % 200 else (lambda frames: None)
+        bench.step(step_input(t0))
+    assert not bench.given_up
+
+
+@pytest.mark.parametrize('error', [
+    RuntimeError('CUDA error: an illegal memory access was encountered'),
+    type('AcceleratorError', (RuntimeError,), {})('unspecified launch failure')])
+def test_a_lost_device_gives_the_engine_up_at_once(bench, error):
+    def fail(frames):
+        raise error
+    bench.start()
+    bench.engine.fault = fail
+    bench.step(step_input(100))
+    assert bench.given_up == [f'the device is lost: {type(error).__name__}: {error}']
+
+
+@pytest.mark.parametrize('exit_', [SystemExit('native code says so'), KeyboardInterrupt()])
+def test_nothing_that_a_step_raises_ends_the_thread(bench, exit_):
+    def fail(frames):
+        raise exit_
+    bench.start()
+    bench.engine.fault = fail
+    bench.step(step_input(100))
+    bench.engine.fault = lambda frames: None
+    bench.step(step_input(200))
+    assert bench.plans == [200] and [kind for kind, _ in bench.problems] == ['engine']
+
+
+def test_an_engine_is_made_again_by_the_same_hands_on_the_same_thread(bench):
+    made = []
+
+    def make():
+        made.append(threading.get_ident())
+        return bench.engine
+    bench.worker.load(make)
+    bench.worker.tell(lambda engine: bench.worker.reload()).result(10.0)
+    assert len(made) == 2 and len(set(made)) == 1 and made[0] != threading.get_ident()
+
+
+def test_the_worker_says_how_long_a_step_has_taken_until_now(bench):
+    entered, go_on = threading.Event(), threading.Event()
+    bench.start()
+    assert bench.worker.busy_s == 0
+
+    def hold(frames):
+        entered.set()
+        go_on.wait(10)
+    bench.engine.fault = hold
+    bench.newest = step_input(100)
+    bench.worker.wake()
+    assert entered.wait(10) and bench.worker.busy_s > 0
+    go_on.set()
+    bench.settle()
+    assert bench.worker.busy_s == 0
 
 
 def test_a_failed_delivery_does_not_reset_the_engine(bench):

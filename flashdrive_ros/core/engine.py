@@ -209,6 +209,11 @@ class Engine:
         self.plans_since_reset = 0
         self.policy.reset()
 
+    def free(self) -> None:
+        """Give memory of the device that is not in use back, after it ran out."""
+        if self.model.device.type == 'cuda':
+            torch.cuda.empty_cache()
+
     def warm_up(self, camera_ids=None, height: int = 1080, width: int = 1920) -> None:
         """
         Run windows of black frames, so that the first real step is as fast as others.

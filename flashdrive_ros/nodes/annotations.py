@@ -44,6 +44,7 @@ class Calibration:
         self._frames: dict[int, str] = {}
         self._infos, self._transforms = {}, {}
         self._views: dict[tuple, CameraView | None] = {}
+        self._lock = threading.Lock()  # several topics write
 
     def subscribe(self, subscribe: Callable, image_topics: Mapping[int, str]):
         """Hear the `camera_info` beside each image topic and the static transforms."""
@@ -57,16 +58,19 @@ class Calibration:
             subscribe(TFMessage, '/tf_static', self._on_transforms, qos.LATCHED)
 
     def _on_info(self, camera: int, cdr: bytes):
-        if camera not in self._frames:
-            info = camera_info_of(deserialize_message(cdr, CameraInfo))
-            if info is not None:
+        if camera in self._frames:
+            return
+        info = camera_info_of(deserialize_message(cdr, CameraInfo))
+        if info is not None:
+            with self._lock:
                 self._infos = {**self._infos, info.frame_id: info}
                 self._frames[camera] = info.frame_id
                 self._views = {}
 
     def _on_transforms(self, message):
-        self._transforms = {**self._transforms, **transforms_of(message)}
-        self._views = {}
+        with self._lock:
+            self._transforms = {**self._transforms, **transforms_of(message)}
+            self._views = {}
 
     def frame_id(self, camera: int) -> str:
         """Frame of a camera's images: as its `camera_info` says, else by convention."""

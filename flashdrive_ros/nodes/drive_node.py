@@ -11,20 +11,22 @@ takes; meanwhile get_state, parameters and diagnostics are answered, which
 needs a multi-threaded executor.  Activate starts planning.  With `autostart`
 the node does both by itself.  When a model does not load, the node stays
 unconfigured and diagnostics say why.
+
+A failed step costs its plan.  When steps go on failing the model is loaded
+again; when that fails too (a lost device stays lost to its process), or a step
+does not end, the process ends with `GIVEN_UP`, for a supervisor to start anew.
 """
 from __future__ import annotations
 
 import functools
-import os
-import signal
 import sys
+import time
 
-import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from nav_msgs.msg import Odometry
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup, ReentrantCallbackGroup
 from rclpy.clock import Clock, ClockType
-from rclpy.executors import ExternalShutdownException, MultiThreadedExecutor
+from rclpy.duration import Duration
 from rclpy.lifecycle import LifecycleNodeMixin, LifecycleState, TransitionCallbackReturn
 from rclpy.node import Node
 from std_msgs.msg import String
@@ -43,11 +45,17 @@ from .inputs import StepInput, StepInputs
 from .odometry import OdometryBuffer
 from .outputs import PlanOutputs
 from .parameters import NodeParameters
+from .process import spin_to_end
 from .ros_time import RosTime
 from .subscriptions import Subscriptions, guarded
 from .worker import EngineWorker
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
+GIVEN_UP = 3
+"""Exit code of a node that only a new process can help."""
+RELOAD_S = 60.0
+"""A model that fails again this soon after loading is not helped by loading it again."""
+
 
 def load_engine(model: str, config: EngineConfig):
     """Load a checkpoint; imports torch, so only when a model is wanted."""
@@ -65,6 +73,8 @@ class DriveNode(LifecycleNodeMixin, Node):
         LifecycleNodeMixin.__init__(self, callback_group=lifecycle)
         self._engine_factory = engine_factory
         self._active = False
+        self._reloaded_s = float('-inf')
+        self.exit_code = 0
         self._inputs: StepInputs | None = None
         self._outputs: PlanOutputs | None = None
         self._listening: Subscriptions | None = None
@@ -73,16 +83,16 @@ class DriveNode(LifecycleNodeMixin, Node):
             self, (*drive_parameters.NODE, *drive_parameters.ENGINE),
             fixed=lambda: self.health.engine_state in ('loading', 'ready'),
             accept=self._accept_parameters)
-        self._worker = EngineWorker(self._fetch, self._deliver, self._report,
+        self._worker = EngineWorker(self._fetch, self._deliver, self._report, self._revive,
                                     self._fetch_early)
         self._time = RosTime(self, guarded(self._on_clock_back, self._report))
-        # services that wait for the engine block neither images nor diagnostics
-        self._data, services = MutuallyExclusiveCallbackGroup(), MutuallyExclusiveCallbackGroup()
+        # services that wait for the engine do not block diagnostics
+        health, services = MutuallyExclusiveCallbackGroup(), MutuallyExclusiveCallbackGroup()
         self._diagnostics = self.create_publisher(
             DiagnosticArray, '/diagnostics', qos.DIAGNOSTICS)
         # simulated time may stand still; diagnostics must not
         steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(1.0, guarded(self._publish_diagnostics, self._report), self._data,
+        self.create_timer(1.0, guarded(self._publish_diagnostics, self._report), health,
                           steady)
         self.create_service(Trigger, '~/reset', self._on_reset, callback_group=services)
         self.create_service(AskQuestion, '~/ask', self._on_ask, callback_group=services)
@@ -119,10 +129,10 @@ class DriveNode(LifecycleNodeMixin, Node):
 
     def _load(self, cameras: tuple[int, ...]):
         model = self.parameters['model']
-        config = drive_parameters.engine_config(self.parameters)
-        self.get_logger().info(f'loading model {model!r}')
 
         def make():
+            self.get_logger().info(f'loading model {model!r}')
+            config = drive_parameters.engine_config(self.parameters)
             engine = self._engine_factory(model, config)
             if engine.camera_ids is not None and cameras != tuple(engine.camera_ids):
                 raise InputError(f'camera_ids are {list(cameras)}, but {engine.model_name} needs '
@@ -150,7 +160,7 @@ class DriveNode(LifecycleNodeMixin, Node):
             odometry=OdometryBuffer(max_jump_m=p['odometry_jump_m']))
         self._outputs = PlanOutputs(self, p['base_frame'], tuple(topics), self._report,
                                     p['output_frame'], camera_mounts(p['camera_mounts']))
-        self._listening = Subscriptions(self, self._data, self._report, self._deaf)
+        self._listening = Subscriptions(self, self._report, self._deaf)
         subscribe = self._listening.add
         camera_qos = qos.camera(p['camera_reliability'], p['camera_depth'])
         for camera, topic in topics.items():
@@ -254,6 +264,11 @@ class DriveNode(LifecycleNodeMixin, Node):
         self.get_logger().error(f'{topic}: a publisher offers incompatible QoS ({policy})')
 
     def _publish_diagnostics(self):
+        limit_s = self.parameters['step_timeout_s']
+        self.health.busy_s = self._worker.busy_s
+        if 0 < limit_s < self.health.busy_s and self.health.engine_state == 'ready':
+            self._end(f'a step has not ended in {limit_s:g} s')
+            return
         publishers = self.count_publishers(self.resolve_topic_name('~/plan'))
         self.health.rivals = max(0, publishers - (self._outputs is not None))
         self.health.base_frame = self.parameters['base_frame']
@@ -275,6 +290,32 @@ class DriveNode(LifecycleNodeMixin, Node):
 
     def _fetch_early(self) -> tuple[int, CameraFrame] | None:
         return None if (inputs := self._inputs) is None else inputs.take_early()
+
+    def _revive(self, why: str):
+        """Load the model again, or end when that does not help."""
+        if time.monotonic() - self._reloaded_s < RELOAD_S:
+            return  # every failure is reported; the next plan may be made of better input
+        self._reloaded_s = time.monotonic()
+        self.get_logger().error(f'the model is loaded again: {why}')
+        self.health.reloading()
+        try:
+            self._worker.reload()
+        except Exception as error:
+            self._end(f'{why}; the model can not be loaded again: {type(error).__name__}: {error}')
+        else:
+            self.health.reloaded()
+
+    def _end(self, why: str):
+        """End the process: nothing in it can help."""
+        self.exit_code = GIVEN_UP
+        self.health.failed(why)
+        self.get_logger().fatal(f'{why}: a new process has to be started')
+        array = DiagnosticArray(status=self.health.statuses(
+            False, None, self._time.now_ns()))
+        array.header.stamp = self.get_clock().now().to_msg()
+        self._diagnostics.publish(array)
+        self._diagnostics.wait_for_all_acked(Duration(seconds=0.5))
+        self.context.try_shutdown()
 
     def _restart(self, reason: str):
         if reason:
@@ -315,33 +356,9 @@ class DriveNode(LifecycleNodeMixin, Node):
         return self._worker.close()
 
 
-def main(args=None) -> int:
+def main(args=None, make_node=DriveNode) -> int:
     """Run the node until it is told to end; returns the exit code."""
-    node = None
-    try:
-        rclpy.init(args=args)
-        try:
-            node = DriveNode()
-        except ValueError as error:  # a parameter: say it without a traceback
-            print(f'drive: {error}', file=sys.stderr)
-            return 1
-        executor = MultiThreadedExecutor(num_threads=5)
-        executor.add_node(node)
-        executor.spin()
-    except (KeyboardInterrupt, ExternalShutdownException):
-        pass
-    except Exception:
-        if rclpy.ok():  # else spin met the end of the context
-            raise
-    finally:
-        # under ros2 launch Ctrl-C comes twice: from the terminal and from launch
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if node is not None and not node.close():
-            # a load or a step goes on in native code and can't be interrupted
-            print(end='', flush=True)
-            os._exit(0)
-        rclpy.try_shutdown()
-    return 0
+    return spin_to_end('drive', make_node, args, threads=5)
 
 
 if __name__ == '__main__':

@@ -37,6 +37,9 @@ NODE = (
       'does not explain and that is refused as a jump, m', 0.01, 1e4),
     P('timeout_s', 'float', 1.0,
       'silence of a camera, of odometry or of plans that is an error, s', 0.1, 60.0, live=True),
+    P('step_timeout_s', 'float', 0.0,
+      'end the process, to be started anew, when one step takes longer than this, s; 0: never',
+      0.0, 3600.0, live=True),
     P('base_frame', 'string', 'base_link', 'frame id of plans: the vehicle'),
     P('output_frame', 'string', '', 'frame of trajectory and path: that of the odometry, or '
       'another to which /tf leads, e.g. map; empty: base_frame'),

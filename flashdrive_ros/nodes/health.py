@@ -59,8 +59,11 @@ class DriveHealth:
         self.counts: Counter = Counter()
         self._clock = clock
         self._lock = threading.Lock()
+        self.busy_s = 0.0
+        """How long the step that is going on has taken until now."""
         self._problem = ''
         self._problem_s = float('-inf')
+        self._refill = ''
         self._plan: DrivePlan | None = None
         self._plan_s = float('-inf')
         self._verdict = Verdict('', '', {})
@@ -86,6 +89,7 @@ class DriveHealth:
             self._drawing = None
             self._paths.clear()
             self._problem, self._problem_s = '', float('-inf')
+            self._refill = ''
             self._incompatible.clear()
 
     def failed(self, error: str):
@@ -99,6 +103,16 @@ class DriveHealth:
             self.counts['gate refused'] += bool(verdict.refused)
             self.counts['gate warned'] += bool(verdict.warning)
 
+    def reloading(self):
+        """The model failed and is being loaded again, while the topics stay open."""
+        self.counts['reloads'] += 1
+        self.engine_state = 'loading'
+
+    def reloaded(self):
+        """It is there again, unless somebody has dropped it meanwhile."""
+        if self.engine_state == 'loading':
+            self.engine_state = 'ready'
+
     def published(self, plan: DrivePlan, step_input: StepInput):
         """A plan went out."""
         with self._lock:
@@ -106,6 +120,9 @@ class DriveHealth:
             self._skew_ms = step_input.frames.skew_ns / 1e6
             self._image_ms = step_input.image_ms
             self.counts['plans'] += 1
+            if plan.window.reason:
+                self.counts['refills'] += 1
+                self._refill = plan.window.reason
             if plan.drawn:
                 self._drawing = plan
                 self._paths.update(p.decode_path for p in plan.primitives)
@@ -170,11 +187,17 @@ class DriveHealth:
             return self._problem
         if now - self._plan_s < self.timeout_s:
             return ''
+        if self.busy_s > self.timeout_s:
+            return f'the engine is busy with one step for {self.busy_s:.1f} s'
         return inputs.waiting_for(self.timeout_s, self.topics) or 'the engine is busy'
 
     def _plan_status(self, active, inputs, now, rates) -> DiagnosticStatus:
         why = self._why(active, inputs, now)
         values = {'why no plan': why, 'rate_hz': rates['plans'], **self.counts}
+        if self._problem:  # it may have been over before anybody looked
+            values |= {'last problem': self._problem, 'last problem age_s': now - self._problem_s}
+        if self._refill:
+            values['last refill'] = self._refill
         if self._plan is not None:
             window = self._plan.window
             values |= {

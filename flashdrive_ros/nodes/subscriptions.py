@@ -4,6 +4,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.qos import QoSProfile, qos_policy_name_from_kind
 
@@ -25,15 +26,18 @@ def guarded(callback: Callable, report: Callable[[str, Exception], None]) -> Cal
 
 class Subscriptions:
     """
-    The subscriptions of one configuration of a node, in one callback group.
+    The subscriptions of one configuration of a node.
+
+    Each has a callback group of its own: an executor then takes from all topics
+    in one round, and a flood on one does not hold the others up.
 
     `report(kind, error)` gets what callbacks raise; `deaf(topic, policy)` is
     called when a publisher's QoS does not offer what a subscription asks for.
     """
 
-    def __init__(self, node, group, report: Callable[[str, Exception], None],
+    def __init__(self, node, report: Callable[[str, Exception], None],
                  deaf: Callable[[str, str], None]):
-        self._node, self._group = node, group
+        self._node = node
         self._report, self._deaf = report, deaf
         self._open: list = []
 
@@ -46,7 +50,7 @@ class Subscriptions:
             self._deaf(name, qos_policy_name_from_kind(event.last_policy_kind))
         self._open.append(self._node.create_subscription(
             message_type, topic, guarded(handler, self._report), profile,
-            callback_group=self._group, raw=raw,
+            callback_group=MutuallyExclusiveCallbackGroup(), raw=raw,
             event_callbacks=SubscriptionEventCallbacks(
                 incompatible_qos=guarded(incompatible, self._report))))
 

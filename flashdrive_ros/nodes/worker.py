@@ -5,12 +5,17 @@ CUDA graphs and caches belong to the thread that made them, so loading, warming
 up, stepping, resetting and asking all happen here.  Between requests the
 thread fetches its next input when woken; there is no queue of inputs, so it
 always takes the newest.  No exception ends the thread.
+
+After a failed step the engine is reset, after a lack of memory its cache is freed
+too.  An engine that fails again and again, or whose device is lost, is given up:
+whoever owns the worker then has it made again, or ends the process.
 """
 from __future__ import annotations
 
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, TimeoutError
 
@@ -19,6 +24,21 @@ from .inputs import StepInput
 
 _WAKE = object()
 _STOP = object()
+FAILURES = 5
+"""So many failed steps in a row are not bad luck."""
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether a step failed for want of memory: the next one may have enough."""
+    return isinstance(error, MemoryError) or type(error).__name__ == 'OutOfMemoryError' or (
+        isinstance(error, RuntimeError) and any(text in str(error) for text in (
+            'out of memory', "can't allocate memory")))
+
+
+def lost_device(error: BaseException) -> bool:
+    """Whether the device reports an error after which nothing on it works in this process."""
+    return not ran_out_of_memory(error) and isinstance(error, RuntimeError) and (
+        type(error).__name__ == 'AcceleratorError' or 'CUDA error' in str(error))
 
 
 class EngineWorker:
@@ -28,18 +48,24 @@ class EngineWorker:
     `fetch()` gives the next `StepInput` or None; `deliver(plan, step_input)`
     gets each plan; `report(kind, error)` gets every problem: kind 'input' for
     refused input, 'engine' for a failed step, 'output' for a failed delivery.
-    `fetch_early()` gives a camera and its frame while others of their set are still
-    missing, or None: the engine prepares it when there is nothing to step.
+    `give_up(why)` is called, on the engine's thread, for an engine that is of no
+    use any more; it may call `reload`.  `fetch_early()` gives a camera and its frame
+    while others of their set are still missing, or None: the engine prepares it when
+    there is nothing to step.
     """
 
     def __init__(self, fetch: Callable[[], StepInput | None],
                  deliver: Callable[[DrivePlan, StepInput], None],
-                 report: Callable[[str, Exception], None],
+                 report: Callable[[str, BaseException], None],
+                 give_up: Callable[[str], None] = lambda why: None,
                  fetch_early: Callable[[], tuple[int, CameraFrame] | None] = lambda: None):
         self.engine = None
         self.stepping = False
         self._fetch, self._deliver, self._report = fetch, deliver, report
-        self._fetch_early = fetch_early
+        self._give_up, self._fetch_early = give_up, fetch_early
+        self._make_engine: Callable[[], object] | None = None
+        self._failures = 0
+        self._step_began_s: float | None = None
         self._requests: queue.SimpleQueue = queue.SimpleQueue()
         self._woken = threading.Event()
         self._closing = threading.Event()
@@ -50,10 +76,21 @@ class EngineWorker:
     def load(self, make_engine: Callable[[], object]):
         """Make an engine, which must come back warm, in place of the one there is."""
         def load(_):
-            self.engine = None
-            self.engine = make_engine()
-            return self.engine
+            self._make_engine = make_engine
+            return self.reload()
         return self._wait(self.tell(load), float('inf'))
+
+    def reload(self):
+        """Make the engine anew, the old one's memory first given back; on the engine's thread."""
+        self.engine, self._failures = None, 0
+        self.engine = self._make_engine()
+        return self.engine
+
+    @property
+    def busy_s(self) -> float:
+        """How long the step that is going on has taken until now; 0 between steps."""
+        began = self._step_began_s
+        return 0.0 if began is None else time.monotonic() - began
 
     def unload(self):
         """Drop the engine; does not wait."""
@@ -109,11 +146,14 @@ class EngineWorker:
 
     def _run(self):
         while (request := self._requests.get()) is not _STOP:
-            if request is _WAKE:
-                self._woken.clear()
-                self._step()
-            else:
+            if request is not _WAKE:
                 self._answer(*request)
+                continue
+            self._woken.clear()
+            try:
+                self._step()
+            except BaseException as error:  # without this thread nothing is planned any more
+                self._report('engine', error)
 
     def _answer(self, function, future: Future):
         if not future.set_running_or_notify_cancel():
@@ -126,6 +166,8 @@ class EngineWorker:
     def _step(self):
         if not self.stepping or self.engine is None:
             return
+        self._step_began_s = time.monotonic()
+        why = ''
         try:
             step_input = self._fetch()
             if step_input is None:
@@ -133,20 +175,24 @@ class EngineWorker:
                 return
             plan = self.engine.step(step_input.frames, step_input.ego, step_input.nav_text,
                                     history=step_input.history)
-        except InputError as error:
-            self._report('input', error)
-        except Exception as error:
-            self._recover(error)
-        else:
+            self._failures = 0
             if plan is not None:
                 self._hand_over(plan, step_input)
+        except InputError as error:
+            self._report('input', error)
+        except BaseException as error:
+            why = self._recover(error)
+        finally:
+            self._step_began_s = None
+        if why:
+            self._give_up(why)
 
     def _prepare(self):
         """Prepare frames of the set that is being completed, until there may be a whole one."""
         try:
             while not self._woken.is_set() and (early := self._fetch_early()) is not None:
                 self.engine.prepare(*early)
-        except Exception as error:  # the engine is as it was: the step encodes it again
+        except BaseException as error:  # the engine is as it was: the step encodes it again
             self._report('engine', error)
 
     def _hand_over(self, plan: DrivePlan, step_input: StepInput):
@@ -155,10 +201,25 @@ class EngineWorker:
         except Exception as error:
             self._report('output', error)
 
-    def _recover(self, error: Exception):
-        """The engine's state is unknown after an exception: start a new window."""
+    def _recover(self, error: BaseException) -> str:
+        """
+        Have the next step begin a new window, as the engine's state is unknown.
+
+        Returns why the engine is of no use any more; '' while it may be.
+        """
         self._report('engine', error)
+        text = f'{type(error).__name__}: {error}'
+        if lost_device(error):
+            return f'the device is lost: {text}'
+        traceback.clear_frames(error.__traceback__)  # they hold tensors of the failed step
         try:
-            self.engine.reset(f'{type(error).__name__}: {error}')
+            self.engine.reset(text)
+            if ran_out_of_memory(error):
+                self.engine.free()
+                return ''
         except Exception as second:
             self._report('engine', second)
+        self._failures += 1
+        if self._failures < FAILURES:
+            return ''
+        return f'{FAILURES} steps in a row have failed, the last with {text}'
