@@ -23,6 +23,7 @@ from .nodes import (
     parameter_names,
     parse_settings,
     source_nodes,
+    topic_map,
 )
 from .processes import Child
 
@@ -52,6 +53,7 @@ class DriveOptions:
     parameter_files: tuple[Path, ...] = ()
     settings: tuple[str, ...] = ()
     remaps: tuple[str, ...] = ()
+    topics: str = ''
     rate: float | None = None
     loop: bool = False
     record: bool = True
@@ -66,6 +68,8 @@ class Drive:
     options: DriveOptions
     folder: DriveFolder
     children: list[Child] = field(default_factory=list)
+    remaps: tuple[str, ...] = ()
+    """Of the drive node, whose plans are to be heard under other names too."""
     lockstep: bool = False
     """The embedded world waits for plans, so that the duration is its own."""
 
@@ -73,8 +77,9 @@ class Drive:
         """Recorder, drive and source with their parameter values."""
         o = self.options
         source, drive = source_nodes(o.source, subscribers=1 + o.record, rate=o.rate,
-                                     loop=o.loop)
-        drive.remaps = tuple(check_remap(rule) for rule in o.remaps)
+                                     loop=o.loop, topics=topic_map(o.topics))
+        drive.remaps += tuple(check_remap(rule) for rule in o.remaps)
+        self.remaps = drive.remaps
         if o.model:
             drive.values['model'] = o.model
         plans = [drive]
@@ -174,7 +179,7 @@ def _watch(drive: Drive) -> str:
 
     from .monitor import Monitor, StatusLine, spin
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-    monitor, status = Monitor(drive.options.namespace), StatusLine()
+    monitor, status = Monitor(drive.options.namespace, drive.remaps), StatusLine()
     executor = rclpy.executors.SingleThreadedExecutor()
     executor.add_node(monitor)
     begin = time.monotonic()
