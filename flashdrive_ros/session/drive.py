@@ -19,6 +19,7 @@ from .folder import DriveFolder
 from .nodes import (
     NodePlan,
     check_remap,
+    drawn_by,
     namespace_remap,
     parameter_names,
     parse_settings,
@@ -28,8 +29,6 @@ from .nodes import (
 from .processes import Child
 
 STEP_S = 0.25
-SHIPPED_MODEL = 'small'
-"""Its config/small.yaml says what it is asked to draw, unless parameter files are given."""
 STALL_S = 60.0
 """In lock-step time goes on with plans; without any for so long the drive is over."""
 GRACE_S = (1.0, 15.0)
@@ -98,9 +97,8 @@ class Drive:
                     raise UserError(f'--set: {plan.name} has no parameter {", ".join(unknown)}; '
                                     f'it has {", ".join(sorted(known))}')
                 plan.values.update(wanted)
-        if source is not None and not o.parameter_files and drive.values.get(
-                'model', SHIPPED_MODEL) == SHIPPED_MODEL:
-            drive.configs += (SHIPPED_MODEL,)
+        if source is not None:
+            drive.configs += drawn_by(drive.values.get('model', ''), o.parameter_files)
         if settings:
             raise UserError(f'--set: there is no node {", ".join(settings)}; the nodes are '
                             f'{", ".join(p.name for p in plans)}')

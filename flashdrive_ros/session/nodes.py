@@ -18,6 +18,7 @@ from .topics import TopicMap
 EXAMPLE_VIDEO = Path('test', 'data', 'dashcam_highway.mp4')
 SOURCE_KINDS = ('world, video, video:<file>, bag:<folder or file>, a path, or none (publishers of '
                 'your own)')
+SHIPPED_MODEL = 'small'
 LOCKSTEP = {'timeout_s': 20.0, 'camera_reliability': 'reliable'}
 """Of the drive node: silence lasts while plans are made; a lost image would be waited for."""
 VIDEO_SUFFIXES = ('.mp4', '.avi', '.mkv', '.mov', '.webm', '.m4v')
@@ -136,6 +137,12 @@ def _source_path(source: str) -> tuple[str, Path]:
     if not Path(path).exists():
         raise UserError(f'--source {source}: there is no {kind} {path!r}')
     return kind, Path(path).resolve()
+
+
+def drawn_by(model: str, parameter_files) -> tuple[str, ...]:
+    """Return the shipped file that says what the shipped model is asked to draw, if it counts."""
+    shipped = model in ('', SHIPPED_MODEL) and not parameter_files
+    return (SHIPPED_MODEL,) if shipped else ()
 
 
 def topic_map(name: str) -> TopicMap:
