@@ -37,6 +37,13 @@ ARGUMENTS = [
         description='where images and odometry come from: world (the embedded one), '
         'video:<file>, bag:<folder or file>, or none (publishers of your own)'),
     DeclareLaunchArgument(
+        'rate', default_value='',
+        description='speed of the source; 0: lock-step, it waits for plans; empty: 1 for a '
+        'recording, 0 for the world'),
+    DeclareLaunchArgument(
+        'topics', default_value='',
+        description='file of other names for topics (docs/your_topics.md), or alpamayo_autoware'),
+    DeclareLaunchArgument(
         'model', default_value='',
         description="checkpoint directory or shipped name; empty: the parameter files' choice"),
     DeclareLaunchArgument(
@@ -67,17 +74,18 @@ def start(context):
 
     def node(executable, name, files=(), respawn=False, **arguments):
         """Return a node; it reads its shipped file, `files`, the user's file, then arguments."""
+        rules = [tuple(rule.split(':=')) for rule in arguments.pop('remaps', ())]
         if value['use_sim_time']:
             arguments['use_sim_time'] = ParameterValue(
                 LaunchConfiguration('use_sim_time'), value_type=bool)
         files = [SHARE / 'config' / f'{name}.yaml', *files, value['params_file']]
         return Node(
             package=PACKAGE, executable=executable, name=name, namespace=value['namespace'],
-            output='screen', respawn=respawn, respawn_delay=RESPAWN_S,
+            output='screen', respawn=respawn, respawn_delay=RESPAWN_S, remappings=rules,
             parameters=[*(str(f) for f in files if f), typed(arguments)])
 
-    source, files = source_of(value['source'], node, recorded=bool(value['record']))
-    drive = node('drive_node', 'drive', files, respawn, model=value['model'])
+    source, files, remaps = source_of(value, node)
+    drive = node('drive_node', 'drive', files, respawn, model=value['model'], remaps=remaps)
     actions = [*([half_of_the_cores()] if source else []), drive, *source,
                *viewer(value['viewer'], value['namespace'])]
     if value['record']:
@@ -102,19 +110,28 @@ def typed(arguments):
             for name, value in arguments.items() if value != ''}
 
 
-def source_of(source, node, recorded):
-    """Return the nodes that publish cameras and odometry, and what they imply for drive."""
-    if source == 'none':
-        return [], []
-    from flashdrive_ros.session.nodes import source_nodes  # needs rosbags, which a car does not
+def source_of(value, node):
+    """Return the nodes that publish cameras and odometry, and files and remappings for drive."""
+    if value['source'] == 'none' and not value['topics']:
+        return [], [], ()
+    from flashdrive_ros.session import nodes as session  # needs rosbags, which a car does not
     # it begins when the drive node listens, after loading; the recorder listens at once
-    plan, drive = source_nodes(source, subscribers=2 if recorded else 1, rate=1.0, loop=False)
-    waiting = {'wait_s': PATIENCE_S, 'wait_for_subscribers': plan.values['wait_for_subscribers']}
+    plan, drive = session.source_nodes(
+        value['source'], subscribers=2 if value['record'] else 1, loop=False,
+        rate=float(value['rate']) if value['rate'] else None,
+        topics=session.topic_map(value['topics']))
+    files = [*(SHARE / 'config' / f'{name}.yaml' for name in drive.configs),
+             parameter_file(drive.values)]
+    if plan is None:
+        return [], files, drive.remaps
+    # as `flashdrive drive` does
+    files += [SHARE / 'config' / f'{name}.yaml' for name in session.drawn_by(
+        value['model'], value['params_file'])]
+    own = {k: v for k, v in plan.values.items() if k != 'source'}
     executable = 'world_node' if plan.name == 'world' else plan.name
-    nodes = [node(executable, plan.name, [parameter_file(waiting)],
-                  source=plan.values.get('source', ''))]
-    return nodes, [*(SHARE / 'config' / f'{name}.yaml' for name in drive.configs),
-                   parameter_file(drive.values)]
+    nodes = [node(executable, plan.name, [parameter_file({**own, 'wait_s': PATIENCE_S})],
+                  source=plan.values.get('source', ''), remaps=plan.remaps)]
+    return nodes, files, drive.remaps
 
 
 def parameter_file(values):

@@ -27,6 +27,8 @@ def add_arguments(parser):
     add('--remap', action='append', default=[], metavar='FROM:=TO',
         help='another name for a topic of the drive node, such as '
         'odometry:=/localization/kinematic_state; may be repeated')
+    add('--topics', default='', metavar='YAML', help='file of other names for topics: '
+        'docs/your_topics.md; alpamayo_autoware is a shipped one')
     add('--model', default='', help='checkpoint directory, shipped name or hub id (default: that '
         'of the parameter files)')
     add('--duration', type=float, default=30.0, metavar='S', help='seconds from the first plan '
@@ -57,5 +59,6 @@ def run(args) -> int:
         source=args.source, model=args.model, duration_s=args.duration, out=args.out,
         namespace=args.namespace, parameter_files=tuple(args.params_file),
         settings=tuple(args.set), remaps=tuple(args.remap), rate=args.rate, loop=args.loop,
+        topics=args.topics,
         startup_s=args.startup,
         record=not args.no_record, pictures=not args.no_pictures))

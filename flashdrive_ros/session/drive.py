@@ -19,16 +19,16 @@ from .folder import DriveFolder
 from .nodes import (
     NodePlan,
     check_remap,
+    drawn_by,
     namespace_remap,
     parameter_names,
     parse_settings,
     source_nodes,
+    topic_map,
 )
 from .processes import Child
 
 STEP_S = 0.25
-SHIPPED_MODEL = 'small'
-"""Its config/small.yaml says what it is asked to draw, unless parameter files are given."""
 STALL_S = 60.0
 """In lock-step time goes on with plans; without any for so long the drive is over."""
 GRACE_S = (1.0, 15.0)
@@ -52,6 +52,7 @@ class DriveOptions:
     parameter_files: tuple[Path, ...] = ()
     settings: tuple[str, ...] = ()
     remaps: tuple[str, ...] = ()
+    topics: str = ''
     rate: float | None = None
     loop: bool = False
     record: bool = True
@@ -66,6 +67,8 @@ class Drive:
     options: DriveOptions
     folder: DriveFolder
     children: list[Child] = field(default_factory=list)
+    remaps: tuple[str, ...] = ()
+    """Of the drive node, whose plans are to be heard under other names too."""
     lockstep: bool = False
     """The embedded world waits for plans, so that the duration is its own."""
 
@@ -73,8 +76,9 @@ class Drive:
         """Recorder, drive and source with their parameter values."""
         o = self.options
         source, drive = source_nodes(o.source, subscribers=1 + o.record, rate=o.rate,
-                                     loop=o.loop)
-        drive.remaps = tuple(check_remap(rule) for rule in o.remaps)
+                                     loop=o.loop, topics=topic_map(o.topics))
+        drive.remaps += tuple(check_remap(rule) for rule in o.remaps)
+        self.remaps = drive.remaps
         if o.model:
             drive.values['model'] = o.model
         plans = [drive]
@@ -93,9 +97,8 @@ class Drive:
                     raise UserError(f'--set: {plan.name} has no parameter {", ".join(unknown)}; '
                                     f'it has {", ".join(sorted(known))}')
                 plan.values.update(wanted)
-        if source is not None and not o.parameter_files and drive.values.get(
-                'model', SHIPPED_MODEL) == SHIPPED_MODEL:
-            drive.configs += (SHIPPED_MODEL,)
+        if source is not None:
+            drive.configs += drawn_by(drive.values.get('model', ''), o.parameter_files)
         if settings:
             raise UserError(f'--set: there is no node {", ".join(settings)}; the nodes are '
                             f'{", ".join(p.name for p in plans)}')
@@ -174,7 +177,7 @@ def _watch(drive: Drive) -> str:
 
     from .monitor import Monitor, StatusLine, spin
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-    monitor, status = Monitor(drive.options.namespace), StatusLine()
+    monitor, status = Monitor(drive.options.namespace, drive.remaps), StatusLine()
     executor = rclpy.executors.SingleThreadedExecutor()
     executor.add_node(monitor)
     begin = time.monotonic()

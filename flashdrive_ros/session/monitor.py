@@ -5,6 +5,7 @@ import shutil
 import sys
 import time
 from collections import deque
+from collections.abc import Iterable
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
@@ -26,8 +27,10 @@ LEVELS = {DiagnosticStatus.WARN: 'WARN', DiagnosticStatus.ERROR: 'ERROR',
 class Monitor(Node):
     """Subscribes to the small topics of a drive node and counts its plans."""
 
-    def __init__(self, namespace: str = ''):
-        super().__init__('drive_monitor', namespace=namespace, start_parameter_services=False)
+    def __init__(self, namespace: str = '', remaps: Iterable[str] = ()):
+        rules = [word for rule in remaps for word in ('-r', rule)]
+        super().__init__('drive_monitor', namespace=namespace, start_parameter_services=False,
+                         cli_args=['--ros-args', *rules] if rules else None)
         self.plans = 0
         self.driven_s = 0.0
         """Time of the frames that went by from plan to plan."""

@@ -13,12 +13,14 @@ from ..errors import UserError
 from ..recording.bag import OUTPUT, open_bag, topics_of
 from ..recording.definitions import share_folders
 from ..values import value_of
+from .topics import TopicMap
 
 EXAMPLE_VIDEO = Path('test', 'data', 'dashcam_highway.mp4')
 SOURCE_KINDS = ('world, video, video:<file>, bag:<folder or file>, a path, or none (publishers of '
                 'your own)')
-LOCKSTEP_TIMEOUT_S = 20.0
-"""In lock-step, silence of less than this is no error."""
+SHIPPED_MODEL = 'small'
+LOCKSTEP = {'timeout_s': 20.0, 'camera_reliability': 'reliable'}
+"""Of the drive node: silence lasts while plans are made; a lost image would be waited for."""
 VIDEO_SUFFIXES = ('.mp4', '.avi', '.mkv', '.mov', '.webm', '.m4v')
 
 
@@ -81,18 +83,21 @@ def shipped_config(name: str) -> Path:
                     'is the package installed?')
 
 
-def source_nodes(source: str, *, subscribers: int, rate: float | None,
-                 loop: bool) -> tuple[NodePlan | None, NodePlan]:
+def source_nodes(source: str, *, subscribers: int, rate: float | None, loop: bool,
+                 topics: TopicMap | None = None) -> tuple[NodePlan | None, NodePlan]:
     """
     Return the node that publishes cameras and odometry, and the drive node set for it.
 
     For 'none', publishers of your own, there is no such node.  `rate` 0 is lock-step: the source
     waits for plans.  None is what suits the source: 1.0 for a recording, 0 for the world.
+    `topics` are others' names: of a bag, of publishers of your own, and for the outputs.
 
     Raises `UserError` for a source that is none of `SOURCE_KINDS`.
     """
-    drive = NodePlan('drive', 'drive_node')
+    topics = topics or TopicMap()
+    drive = NodePlan('drive', 'drive_node', remaps=topics.output_rules())
     if source == 'none':
+        drive.values, drive.remaps = topics.parameters(), topics.live_rules()
         return None, drive
     waiting = {'wait_for_subscribers': subscribers}
     if source == 'world':
@@ -101,18 +106,21 @@ def source_nodes(source: str, *, subscribers: int, rate: float | None,
             world.values['rate'] = float(rate)
         else:
             world.values |= {'lockstep': True, 'publish_clock': True}
-            # silence lasts as long as a plan takes; a lost image would be waited for in vain
-            drive.values = {'use_sim_time': True, 'timeout_s': LOCKSTEP_TIMEOUT_S,
-                            'camera_reliability': 'reliable'}
+            drive.values = {**LOCKSTEP, 'use_sim_time': True}
         return world, drive
     kind, path = _source_path(source)
     replay = NodePlan('replay', 'replay_node', {
         **waiting, 'source': str(path), 'rate': 1.0 if rate is None else float(rate),
-        'loop': loop})
+        'loop': loop}, remaps=drive.remaps)
+    if rate == 0:
+        drive.values |= LOCKSTEP
     if kind == 'video':
         drive.configs = ('video',)
-    else:
-        drive.values = _cameras_of(path)
+        return replay, drive
+    parameters, renamed = topics.in_bag(path)
+    drive.values |= parameters or _cameras_of(path)
+    if renamed:
+        replay.values['remap'] = renamed
     return replay, drive
 
 
@@ -129,6 +137,20 @@ def _source_path(source: str) -> tuple[str, Path]:
     if not Path(path).exists():
         raise UserError(f'--source {source}: there is no {kind} {path!r}')
     return kind, Path(path).resolve()
+
+
+def drawn_by(model: str, parameter_files) -> tuple[str, ...]:
+    """Return the shipped file that says what the shipped model is asked to draw, if it counts."""
+    shipped = model in ('', SHIPPED_MODEL) and not parameter_files
+    return (SHIPPED_MODEL,) if shipped else ()
+
+
+def topic_map(name: str) -> TopicMap:
+    """Return the topics file of that path, or the shipped one of that name; '' is none."""
+    if not name:
+        return TopicMap()
+    path = Path(name)
+    return TopicMap.read(path if path.is_file() or path.suffix else shipped_config(name))
 
 
 def example_video() -> Path:

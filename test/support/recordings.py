@@ -13,7 +13,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from flashdrive_ros.recording.bag import split_ns
+from flashdrive_ros.recording.bag import open_bag, split_ns
 from flashdrive_ros.recording.definitions import Definitions
 from flashdrive_ros.recording.writer import BagWriter, offered_qos
 
@@ -229,6 +229,23 @@ def write_recording(path, *, ticks=30, cameras=CAMERAS, plans=True, every=1, odo
                     point.pose.position.y += offset_m
             put('/drive/plan', stamp + latency_ns, plan)
     bag.close()
+    return Path(path)
+
+
+def renamed(bag, path, names):
+    """A copy of a bag in which parts of topic names are others (`names`: old -> new)."""
+    def new(topic):
+        for old, other in names.items():
+            topic = topic.replace(old, other)
+        return topic
+
+    copy = BagWriter(path)
+    with open_bag(bag) as reader:
+        for connection in reader.connections:
+            copy.add_topic(new(connection.topic), connection.msgtype)
+        for connection, time_ns, cdr in reader.messages():
+            copy.put(new(connection.topic), time_ns, bytes(cdr))
+    copy.close()
     return Path(path)
 
 
