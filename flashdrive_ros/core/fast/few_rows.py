@@ -27,8 +27,8 @@ class Tile(NamedTuple):
 
 
 @triton.jit
-def _project(x, norm, weights, weight_scale, residual, out, rows, outputs, inputs, eps, ROWS: tl.constexpr,
-             OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, NORM: tl.constexpr,
+def _project(x, norm, weights, weight_scale, residual, out, rows, outputs, inputs, eps,
+             ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, NORM: tl.constexpr,
              SWIGLU: tl.constexpr, ADD: tl.constexpr, SCALED: tl.constexpr):
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     m, k = tl.arange(0, ROWS), tl.arange(0, INPUTS)
