@@ -148,7 +148,7 @@ def collides_soon(driven: Driven, around: Surroundings) -> np.ndarray:
 
 
 def along_road(poses: np.ndarray, around: Surroundings) -> tuple[np.ndarray, np.ndarray]:
-    """Arc length [B, T] of the rear axle from the road's first row; offsets [B, T, 4] of corners."""
+    """Arc length [B, T] of the rear axle from the first row; offsets [B, T, 4] of corners."""
     points = np.concatenate((poses[:, :, None, :2], corners(_ego_boxes(poses))), 2)
     line = around.road
     arc, offset = np.empty(points.shape[:3]), np.empty(points.shape[:3])

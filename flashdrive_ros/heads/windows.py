@@ -105,13 +105,13 @@ def _padded(array: np.ndarray, size: int, value: int) -> np.ndarray:
 class Gatherer:
     """Gathers the windows of one episode after the other."""
 
-    def __init__(self, settings: GatherSettings):
+    def __init__(self, settings: GatherSettings, device: str = 'cpu'):
         self.settings = settings
-        self.reader = Reader(settings.model, settings.plans)
+        self.reader = Reader(settings.model, settings.plans, device)
         self.planner = None
         if settings.expert:
             from ..evaluation.planners import LocalPlanner
-            self.planner = LocalPlanner(settings.model, 'cpu', 'auto')
+            self.planner = LocalPlanner(settings.model, device, 'auto')
 
     def episode(self, index: int) -> Windows | None:
         """Drive, draw and read an episode; None when it has no window worth learning from."""
@@ -154,7 +154,7 @@ class Gatherer:
 
 
 def gather(settings: GatherSettings, folder: Path, workers: int = 1,
-           minutes: float = 0.0) -> int:
+           minutes: float = 0.0, device: str = 'cpu') -> int:
     """
     Fill `folder` with a file an episode; returns how many windows it holds.
 
@@ -174,16 +174,16 @@ def gather(settings: GatherSettings, folder: Path, workers: int = 1,
     missing = [i for i in range(settings.episodes) if not (folder / _name(i)).exists()]
     until = time.monotonic() + 60 * minutes if minutes else float('inf')
     began, done = time.monotonic(), 0
-    for count in _gathered(settings, folder, missing, workers, until):
+    for count in _gathered(settings, folder, missing, workers, until, device):
         done += count
         log.info('%d windows in %.0f s', done, time.monotonic() - began)
     return sum(len(part['command']) for part in map(np.load, sorted(folder.glob('*.npz'))))
 
 
-def _gathered(settings, folder, missing, workers, until) -> Iterator[int]:
+def _gathered(settings, folder, missing, workers, until, device) -> Iterator[int]:
     """Gather the missing episodes until it is time to stop; windows of each."""
     if workers <= 1:
-        gatherer = Gatherer(settings)
+        gatherer = Gatherer(settings, device)
         for index in missing:
             if time.monotonic() > until:
                 return
@@ -191,7 +191,7 @@ def _gathered(settings, folder, missing, workers, until) -> Iterator[int]:
         return
     with single_threaded_children():
         context = get_context('spawn')
-        with context.Pool(workers, _begin, (settings, folder)) as pool:
+        with context.Pool(workers, _begin, (settings, folder, device)) as pool:
             for count in pool.imap_unordered(_work, missing):
                 yield count
                 if time.monotonic() > until:
@@ -202,11 +202,11 @@ _gatherer: Gatherer | None = None
 _folder: Path | None = None
 
 
-def _begin(settings: GatherSettings, folder: Path) -> None:
+def _begin(settings: GatherSettings, folder: Path, device: str) -> None:
     global _gatherer, _folder
     import torch
     torch.set_num_threads(1)
-    _gatherer, _folder = Gatherer(settings), folder
+    _gatherer, _folder = Gatherer(settings, device), folder
 
 
 def _work(index: int) -> int:
