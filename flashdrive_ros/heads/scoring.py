@@ -21,7 +21,7 @@ from .tracking import Driven, drive_plans
 SCORED = 40
 """Rows of 0.1 s."""
 EVERY = 2
-"""Collisions are looked for in every second row."""
+"""Collisions to come are looked for from every second row."""
 AHEAD_S = 0.3, 0.6, 0.9
 STANDING = 0.05
 LEAST_PROGRESS_M = 5.0
@@ -96,7 +96,7 @@ def overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     near = np.hypot(a[..., 0] - b[..., 0], a[..., 1] - b[..., 1]) < (
         np.hypot(a[..., 3], a[..., 4]) + np.hypot(b[..., 3], b[..., 4])) / 2
     a, b = np.broadcast_arrays(a, b)
-    found = near.copy()
+    found = np.array(near)
     ca, cb = corners(a[near]), corners(b[near])
     together = np.ones(len(ca), dtype=bool)
     for yaw in (a[near][:, 2], b[near][:, 2]):
@@ -114,36 +114,46 @@ def _ego_boxes(poses: np.ndarray) -> np.ndarray:
     return np.concatenate((middle, size), -1)
 
 
-def _at_fault(boxes: np.ndarray, speeds: np.ndarray, agents: np.ndarray) -> np.ndarray:
-    """Contacts [..., A] that are the ego's: it moves, and what it meets is not behind it."""
+def _moves_towards(boxes: np.ndarray, speeds: np.ndarray, agents: np.ndarray) -> np.ndarray:
+    """Whether [..., A] the ego moves and an agent is not behind it."""
     dx, dy = (agents[..., i] - boxes[..., i] for i in (0, 1))
     ahead = dx * np.cos(boxes[..., 2]) + dy * np.sin(boxes[..., 2])
-    return overlap(boxes, agents) & (speeds > STANDING) & (ahead > -LENGTH_M / 2)
+    return (speeds > STANDING) & (ahead > -LENGTH_M / 2)
+
+
+def _contacts(driven: Driven, around: Surroundings) -> np.ndarray:
+    """Whether [B, SCORED + 1, A] an agent touches the ego now or has before."""
+    touches = overlap(_ego_boxes(driven.poses)[:, :, None], around.agents[:, :SCORED + 1])
+    return np.logical_or.accumulate(touches, 1)
 
 
 def collides(driven: Driven, around: Surroundings) -> np.ndarray:
-    """Whether [B] the ego runs into anyone; what touches it at t0 already does not count."""
-    rows = slice(EVERY, SCORED + 1, EVERY)
-    boxes = _ego_boxes(driven.poses)
-    start = overlap(boxes[:, :1], around.agents[:, 0])
-    hits = _at_fault(boxes[:, rows, None], driven.speeds[:, rows, None],
-                     around.agents[:, rows])
-    return (hits & ~start[:, None]).any((1, 2)).astype(float)
+    """
+    Whether [B] the ego runs into anyone.
+
+    The first contact decides whose fault it is: others are recorded and may drive through a
+    slower ego.  What touches it at t0 already does not count.
+    """
+    touched = _contacts(driven, around)
+    first = touched[:, 1:] & ~touched[:, :-1]
+    ours = _moves_towards(_ego_boxes(driven.poses)[:, 1:, None], driven.speeds[:, 1:, None],
+                          around.agents[:, 1:SCORED + 1])
+    return (first & ours).any((1, 2)).astype(float)
 
 
 def collides_soon(driven: Driven, around: Surroundings) -> np.ndarray:
     """Whether [B] the ego, going straight on at its speed from any row, would hit someone."""
     found = np.zeros(len(driven.poses), dtype=bool)
-    yaw, speed = driven.poses[..., 2], driven.speeds
+    yaw, speed, touched = driven.poses[..., 2], driven.speeds, _contacts(driven, around)
+    rows = np.arange(EVERY, SCORED + 1, EVERY)
+    now = _moves_towards(_ego_boxes(driven.poses)[:, rows, None], speed[:, rows, None],
+                         around.agents[:, rows]) & ~touched[:, rows]
     for later in AHEAD_S:
-        shift = round(later / 0.1)
-        rows = np.arange(EVERY, SCORED + 1, EVERY)
-        rows = rows[rows + shift < around.agents.shape[1]]
         moved = driven.poses[:, rows].copy()
         moved[..., 0] += speed[:, rows] * later * np.cos(yaw[:, rows])
         moved[..., 1] += speed[:, rows] * later * np.sin(yaw[:, rows])
-        found |= _at_fault(_ego_boxes(moved)[:, :, None], speed[:, rows, None],
-                           around.agents[:, rows + shift]).any((1, 2))
+        hits = overlap(_ego_boxes(moved)[:, :, None], around.agents[:, rows + round(later / 0.1)])
+        found |= (hits & now).any((1, 2))
     return found.astype(float)
 
 

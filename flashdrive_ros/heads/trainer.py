@@ -110,7 +110,7 @@ class HeadTrainer:
         share = min(1.0, (self.step + 1) / WARM_UP) * (0.03 + 0.97 * (
             0.5 + 0.5 * np.cos(np.pi * min(done, 1.0))))
         for group in self.optimiser.param_groups:
-            group['lr'] = rate * share
+            group['lr'] = float(rate * share)
 
     def _conditions(self, rows: np.ndarray, drop: float = 0.0):
         mask = self.seen[rows]
