@@ -4,6 +4,7 @@ Driving heads measured: open loop on held-out windows, closed loop on held-out e
     arguments.heads         folder with a head in each subfolder
     arguments.held_out      folder of held-out windows; gathered when there are none
     arguments.work          folder for rows of episodes, from which a cut run goes on
+    arguments.driven        names of the heads that drive; all when there are none
     arguments.windows, .episodes, .first_seed, .seconds, .limit, .workers, .model
 
 Other attributes are not needed, and all have defaults (`DEFAULTS`).
@@ -35,7 +36,7 @@ SAMPLES = 6
 PARTS = ('no_collision', 'on_road', 'no_red_light', 'ttc', 'progress', 'comfort', 'total')
 DEFAULTS = {'heads': 'small-heads', 'held_out': 'out/heads/held_out', 'work': 'out/eval',
             'windows': 144, 'episodes': 40, 'first_seed': 30_000, 'seconds': 10.0, 'limit': 0.0,
-            'workers': 1, 'model': 'small'}
+            'workers': 1, 'model': 'small', 'driven': ()}
 MODELS = Path(__file__).resolve().parents[1] / 'models'
 FAULTS = ('collision', 'off_road', 'red_light')
 
@@ -68,7 +69,8 @@ def evaluate(arguments) -> dict:
         plans[EXPERT] = resampled(windows.expert, POINTS)[:, None]
     body = {name: open_loop(windows, p) for name, p in plans.items()}
     body['differences'] = _differences(windows, plans)
-    closed = closed_loop(settings, {n: str(p) for n, p in heads.items()})
+    closed = closed_loop(settings, {
+        n: str(p) for n, p in heads.items() if not settings['driven'] or n in settings['driven']})
     for name, found in closed.items():
         body[name]['closed_loop'] = found
     body['windows'], body['window_seeds'] = len(windows), sorted(set(windows.seed.tolist()))
