@@ -318,8 +318,8 @@ def quantization(data: dict) -> list[str]:
             for name, row in data['rows'].items()]
     return ['| weights | minADE1, m | minADE6, m | minADE6 / none | apart, m | same text |',
             '|---|---|---|---|---|---|', *rows, '',
-            f'Small model, {data["windows"]} windows of {len(data["seeds"])} held-out episodes, the same '
-            'ones and the same noise in every row; 95 % intervals over the episodes. '
+            f'Small model, {data["windows"]} windows of {len(data["seeds"])} held-out '
+            'episodes, the same ones and the same noise in every row; 95 % intervals over the episodes. '
             '"expert": the action expert is quantised too; "calibrated": scaled by what '
             f'{data["calibration_windows"]} windows of other episodes activate; "apart": mean '
             'distance from the path of plain weights. CPU, 8-bit activations emulated as e4m3.']
@@ -333,7 +333,8 @@ TABLES = {'camera_throughput': ('camera_throughput', camera_throughput),
           'reasoning': ('reasoning', reasoning), 'primitives': ('primitives', primitives),
           'gpu_full_size': ('gpu_full_size', stages), 'cpu_small': ('cpu_small', stages),
           'gpu_primitives': ('gpu_full_size', primitive_sizes),
-          'gpu_cards': ('gpu_full_size', cards), 'quantization': ('quantization', quantization),
+          'gpu_cards': ('gpu_full_size', cards),
+          'quantization': ('quantization', quantization),
           'faults': ('faults', faults), 'soak': ('soak', soak), 'fuzz': ('fuzz', fuzz),
           'node_overhead': ('node_overhead', node_overhead),
           'gpu_correctness': ('gpu_full_size', deviations)}

@@ -54,7 +54,7 @@ def record(sim: ArmSimulator, task: str, seed: int) -> list[dict]:
         held += sim.success
     if not sim.success:
         return []
-    tips, actions = np.array(tips + [sim.tip]), np.array(actions)
+    tips, actions = np.array([*tips, sim.tip]), np.array(actions)
     samples = []
     for step, look in looks:
         uv, metres = waypoints(tips, step)
