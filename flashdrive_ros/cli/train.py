@@ -6,6 +6,9 @@ Train a model in the embedded world: data, losses, streaming fine-tuning.
     flashdrive train run --stage streaming-expert --model out/train/checkpoint …
     torchrun --nproc-per-node 4 -m flashdrive_ros.training run --minutes 30 --workers 8
     flashdrive train drafter --minutes 4 --workers 8 --out out/drafter
+    flashdrive train heads --stage gather --workers 2 --minutes 20
+    flashdrive train heads --inputs plan --out out/heads/plan
+    flashdrive train heads --stage reinforce --begin out/heads/plan --out out/heads/plan-rl
     flashdrive train measure --workers 8
     flashdrive train benchmark --batch 64 128 256
     flashdrive train evaluate --models out/train/checkpoint
@@ -20,6 +23,7 @@ from ..errors import UserError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the tasks and their options."""
+    from ..heads.settings import HeadSettings
     from ..training import settings
     from ..training.drafter_settings import DrafterSettings
     tasks = parser.add_subparsers(dest='task', metavar='<task>', required=True)
@@ -30,6 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     settings.add_arguments(drafter, DrafterSettings)
     primitives = tasks.add_parser('primitives', help='the same with primitives only')
     settings.add_arguments(primitives, DrafterSettings, text_tokens=0)
+    heads = tasks.add_parser('heads', help='an action head for driving on the features of a '
+                                           'frozen model: gather, supervised, reinforce')
+    settings.add_arguments(heads, HeadSettings)
     measure = tasks.add_parser('measure', help='how fast clips are made, and how big they are')
     measure.add_argument('--workers', type=int, default=2, help='processes')
     measure.add_argument('--seconds', type=float, default=20.0, help='how long to measure')

@@ -122,6 +122,10 @@ class PromptConfig:
     frames_per_camera: int = 4
     camera_ids: tuple[int, ...] | None = None
     """Cameras that the model insists on; None: any subset."""
+    system: str = ''
+    """Text of the system turn; '' is that of driving."""
+    camera_names: tuple[str, ...] = ()
+    """Names of the cameras 0, 1, ... in the prompt; () are those of a car."""
     extra_tokens: tuple[str, ...] = ()
     """Tokens after the markers, a whole range written `<0>..<1000>`."""
 

@@ -52,6 +52,13 @@ def drafter(args: argparse.Namespace) -> None:
 primitives = drafter
 
 
+def heads(args: argparse.Namespace) -> None:
+    """Gather windows for an action head, or train one."""
+    from ..heads.settings import HeadSettings
+    from ..heads.trainer import run as run_stage
+    run_stage(from_arguments(args, HeadSettings))
+
+
 def measure(args: argparse.Namespace) -> None:
     """Say how many clips a second the workers make."""
     clips = ClipConfig(frames=args.clip_frames)
