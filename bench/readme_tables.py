@@ -319,8 +319,8 @@ def quantization(data: dict) -> list[str]:
     return ['| weights | minADE1, m | minADE6, m | minADE6 / none | apart, m | same text |',
             '|---|---|---|---|---|---|', *rows, '',
             f'Small model, {data["windows"]} windows of {len(data["seeds"])} held-out '
-            'episodes, the same ones and the same noise in every row; 95 % intervals over the episodes. '
-            '"expert": the action expert is quantised too; "calibrated": scaled by what '
+            'episodes, the same ones and the same noise in every row; 95 % intervals over the '
+            'episodes. "expert": the action expert is quantised too; "calibrated": scaled by what '
             f'{data["calibration_windows"]} windows of other episodes activate; "apart": mean '
             'distance from the path of plain weights. CPU, 8-bit activations emulated as e4m3.']
 
