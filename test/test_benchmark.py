@@ -24,6 +24,7 @@ from flashdrive_ros.core.prompt import build_layout
 from flashdrive_ros.core.reasoning import Reasoned, follow, written
 from flashdrive_ros.core.streaming import computed_slots
 from flashdrive_ros.core.tokenizer import Tokenizer
+from flashdrive_ros.core.trajectories import start_of
 
 SHAPE = 'alpamayo-1.5-shape'
 CPU = torch.device('cpu')
@@ -150,7 +151,7 @@ def test_released_pipeline_computes_what_the_engine_computes(tiny, one_thread):
     texts = tuple(written(tokenizer, row, 'length') for row in ids.tolist())
     reasoned = follow(stream, Reasoned(texts, (), ()))
     engine.generator.manual_seed(3)
-    ours = engine._act(stream, None, reasoned, ego)
+    ours = engine._act(stream, None, reasoned, start_of(ego, model.config.action))
     assert np.allclose(ours.xyz, theirs, atol=1e-3)
 
 

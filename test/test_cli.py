@@ -13,6 +13,7 @@ import pytest
 from support.recordings import MESSAGES, VIDEO, write_recording
 
 from flashdrive_ros import cli
+from flashdrive_ros.cli import doctor
 from flashdrive_ros.errors import UserError
 from flashdrive_ros.recording.writer import BagWriter
 from flashdrive_ros.session import drive as session
@@ -106,6 +107,31 @@ def test_doctor_says_what_is_missing_and_what_helps():
     for name in ('python', 'ROS 2', 'messages', 'torch', 'bags', 'disk', 'ros2 launch', 'rerun'):
         assert re.search(rf'^(ok |NO | - ) {name} ', result.stdout, re.M), result.stdout
     assert (result.returncode == 0) == ('ready to drive' in result.stdout)
+
+
+@pytest.mark.parametrize('variable', ['', 'FASTDDS_DEFAULT_PROFILES_FILE',
+                                      'FASTDDS_BUILTIN_TRANSPORTS'])
+def test_doctor_names_the_settings_for_large_images_unless_some_are_set(monkeypatch, variable):
+    pytest.importorskip('rclpy')
+    for name in ('FASTDDS_DEFAULT_PROFILES_FILE', 'FASTDDS_BUILTIN_TRANSPORTS'):
+        monkeypatch.delenv(name, raising=False)
+    if variable:
+        monkeypatch.setenv(variable, 'LARGE_DATA')
+    detail = doctor.transport().detail
+    file = re.search(r'FASTDDS_DEFAULT_PROFILES_FILE=(\S*/config/large_images\.xml)', detail)
+    if variable or 'fastrtps' not in detail:
+        assert file is None
+    else:
+        assert Path(file[1]).is_file()
+
+
+def test_a_page_is_written_beside_the_comparison(tmp_path, capsys):
+    a = write_recording(tmp_path / 'a', ticks=3)
+    assert cli.main(['compare', str(a), str(a), '--html', str(tmp_path / 'page.html')]) == 0
+    assert 'SAME' in (tmp_path / 'page.html').read_text()
+    assert f'page: {tmp_path}/page.html' in capsys.readouterr().out
+    assert cli.main(['compare', str(a), str(a), '--html', str(tmp_path)]) == 1
+    assert f'--html {tmp_path}: Is a directory' in capsys.readouterr().err
 
 
 def test_view_says_how_to_install_the_viewer(tmp_path):

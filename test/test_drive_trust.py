@@ -2,6 +2,7 @@
 import signal
 import threading
 
+import numpy as np
 import pytest
 
 pytest.importorskip('rclpy')
@@ -13,7 +14,9 @@ from std_msgs.msg import String
 from support.drive_rig import rig
 from support.engine_double import EngineDouble
 
+from flashdrive_ros.core.types import GRID_NS, CameraFrame, FrameSet
 from flashdrive_ros.evaluation.trust import faults
+from flashdrive_ros.evaluation.trust.double_node import ObedientEngine
 from flashdrive_ros.evaluation.trust.fault_table import FAULTS
 from flashdrive_ros.evaluation.trust.rig import Rig
 from flashdrive_ros.nodes.drive_node import GIVEN_UP
@@ -193,6 +196,16 @@ def test_the_fault_harness_tells_what_was_not_held(tmp_path):
 
 def test_faults_have_names_of_their_own():
     assert len({f.name for f in FAULTS}) == len(FAULTS) > 40
+
+
+def test_the_engine_of_the_harness_keeps_no_frames():
+    engine = ObedientEngine()
+    image = np.zeros((2, 2, 3), np.uint8)
+    for i in range(100):
+        frame = CameraFrame(image, GRID_NS * i)
+        engine.prepare(0, frame)
+        engine.step(FrameSet(GRID_NS * i, {0: frame}), None)
+    assert len(engine.prepared) <= 1 and not engine.steps and len(engine.resets) <= 10
 
 
 def test_a_signal_ends_a_node_in_the_middle_of_a_long_step(tmp_path):

@@ -278,5 +278,5 @@ def test_the_command_writes_results_that_the_readme_can_show(target, tmp_path, w
     assert '|' in capsys.readouterr().out
     monkeypatch.setattr(readme_tables, 'ROOT', tmp_path)
     monkeypatch.setattr(readme_tables, 'RESULTS', tmp_path)
-    text = readme_tables.section(what)
+    text = readme_tables.section(what, readme_tables.ROOT / 'README.md')
     assert all(f'| {name} |' in text for name in body['rows'])

@@ -16,7 +16,11 @@ from support.tiny import (
 )
 
 from flashdrive_ros.core.drafter import Drafter, DrafterConfig
+from flashdrive_ros.core.fast import reference
 from flashdrive_ros.core.graphs import GraphPool
+from flashdrive_ros.core.quantization import matrices
+from flashdrive_ros.core.quantization.activations import FP8, LARGEST
+from flashdrive_ros.core.quantization.products import Activation
 from flashdrive_ros.core.quantization.swap import QuantizationConfig, quantize
 from flashdrive_ros.core.types import GRID_NS, CameraFrame, FrameSet
 
@@ -44,7 +48,10 @@ def close(a, b):
     assert a.all_reasonings == b.all_reasonings
     assert (a.window, a.chosen) == (b.window, b.chosen)
     for name in ('xyz', 'yaw', 'speed', 'acceleration', 'curvature'):
-        np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=2e-4, atol=2e-5)
+        values = getattr(a, name)
+        # positions are sums: what rounds off is a share of the whole path, not of a coordinate
+        atol = max(2e-5, 1e-6 * np.abs(values).max()) if name == 'xyz' else 2e-5
+        np.testing.assert_allclose(values, getattr(b, name), rtol=2e-4, atol=atol)
 
 
 @pytest.mark.parametrize('settings', SETTINGS)
@@ -109,13 +116,31 @@ def test_primitives_and_answers_are_those_of_the_plain_path(window_context):
 
 
 @pytest.mark.parametrize('kind', ['fp8', 'w4a8', 'w4a16'])
-def test_quantised_projections_are_read_as_by_the_plain_path(kind):
+@pytest.mark.parametrize('rounded', [True, False])
+def test_quantised_projections_are_read_as_by_the_plain_path(monkeypatch, kind, rounded):
+    """
+    Exactly, but for numbers that float32 puts on different sides of a step of 8 bits.
+
+    A plan moves by decimetres when one does; without rounding none can.
+    """
+    if not rounded:
+        for module, name in ((matrices, 'quantize_rows'), (reference, 'quantise')):
+            monkeypatch.setattr(module, name, scaled_only)
     model = tiny_model(MODEL.config)
     quantize(model, QuantizationConfig(kind, expert=True))
     plain, fast = (drive(e, [9, 10]) for e in engines(model=model, greedy=True))
     for a, b in zip(plain, fast):
-        assert np.abs(a.xyz - b.xyz).max() < 0.2
-        assert np.abs(a.acceleration - b.acceleration).max() < 0.1
+        if rounded and kind != 'w4a16':
+            assert np.abs(a.xyz - b.xyz).max() < 0.5
+            assert np.abs(a.acceleration - b.acceleration).max() < 0.3
+        else:
+            close(a, b)
+
+
+def scaled_only(x, dtype=FP8):
+    """Activations over the scale of their row, as they are before they are rounded."""
+    scale = x.float().abs().amax(-1).clamp_min(1e-12) / LARGEST[dtype]
+    return Activation(x.float() / scale[:, None], scale)
 
 
 @pytest.mark.parametrize('graphs', ['off', 'on'])

@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / 'flashdrive_ros'
 INTERFACES = sorted([*ROOT.glob('msg/*.msg'), *ROOT.glob('srv/*.srv')])
 DISTRIBUTIONS = {'cv2': 'opencv-python-headless', 'yaml': 'pyyaml', 'rerun': 'rerun-sdk',
-                 'fa3_fwd_interface': 'fa3_fwd', 'triton': 'torch'}
+                 'fa3_fwd_interface': 'fa3_fwd', 'triton': 'torch', 'grpc': 'grpcio',
+                 'google': 'protobuf'}
 """PyPI names of modules that are called otherwise, or come with another package."""
 
 

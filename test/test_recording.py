@@ -12,6 +12,7 @@ from support.recordings import MESSAGES, START_NS, TICK_NS, Messages, write_reco
 from flashdrive_ros.recording import writer
 from flashdrive_ros.recording.bag import BagError, header_stamp_ns, open_bag, with_header_stamp
 from flashdrive_ros.recording.compare import compare, report
+from flashdrive_ros.recording.compare_page import page, write_page
 from flashdrive_ros.recording.definitions import Definitions, UnknownTypeError
 from flashdrive_ros.recording.recording import Recording
 from flashdrive_ros.recording.summary import summarise, table, write_summary
@@ -148,6 +149,47 @@ def test_what_differs_is_told(tmp_path, other, said):
     result = compare(a, b)
     assert not result.within(1e-3)
     assert said in report(result, 1e-3)
+
+
+def test_times_of_both_are_in_the_report(tmp_path):
+    a = Recording(write_recording(tmp_path / 'a', ticks=5, total_ms=40.0))
+    b = Recording(write_recording(tmp_path / 'b', ticks=5, total_ms=90.0))
+    text = report(compare(a, b), 0)
+    assert re.search(r'^total +40\.0 \( 40\.0\) +90\.0 \( 90\.0\)$', text, re.M), text
+    assert re.search(r'^encode +8\.0 .* 8\.0 ', text, re.M) and text.endswith('SAME')
+
+
+def test_the_page_shows_what_differs_and_is_well_formed(tmp_path):
+    a = Recording(write_recording(tmp_path / 'a', ticks=6, text='keep <left> & go'))
+    b = Recording(write_recording(tmp_path / 'b', ticks=5, offset_m=0.25, text='stop'))
+    path = write_page(compare(a, b), 1e-3, ['run & 1', 'run 2'], tmp_path / 'new' / 'page.html')
+    text = path.read_text()
+    assert 'DIFFERENT' in text and 'run &amp; 1' in text and '0.25 m' in text
+    assert 'keep &lt;left&gt; &amp; go' in text and '<left>' not in text
+    assert 'Only in the first: 1' in text and 'Plans that differ: 5' in text
+    lines = re.findall(r'<polyline [^>]*points="([^"]+)"', text)
+    assert len(lines) == 3 + 2 * 4   # differences, two times, and paths of four plans
+    first, second = ([tuple(map(float, p.split(','))) for p in line.split()]
+                     for line in lines[3:5])
+    assert len(first) == len(second) == 64
+    assert first[0][1] > first[-1][1]          # forward is up
+    assert second[0][0] < first[0][0]          # 0.25 m to the left is left
+    opened = re.findall(r'<(\w+)', text.split('</style>')[1])
+    closed = re.findall(r'</(\w+)', text.split('</style>')[1])
+    void = {'br', 'polyline'}
+    assert sorted(t for t in opened if t not in void) == sorted(
+        t for t in closed if t not in ('html',))
+
+
+def test_the_page_of_equal_recordings_says_so(tmp_path):
+    a, b = (Recording(write_recording(tmp_path / name, ticks=3)) for name in 'ab')
+    text = page(compare(a, b), 0.0, ['a', 'b'])
+    assert 'SAME' in text and 'none, to the bit' in text and 'Only in' not in text
+
+
+def test_the_page_of_recordings_without_a_common_plan_is_written(tmp_path):
+    a = Recording(write_recording(tmp_path / 'a', ticks=3, plans=False))
+    assert 'DIFFERENT' in page(compare(a, a), 0.0, ['a', 'a'])
 
 
 def test_a_bag_without_cameras_is_named(tmp_path):

@@ -72,9 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
             'quantization': arguments.quantization, **settings}})
     if results.note:
         print(results.note)
-    torch.set_grad_enabled(False)
-    failed = Bench(load, results, arguments.trajectories).run(
-        [n for n in known if n in (arguments.rows or default)])
+    with torch.no_grad():
+        failed = Bench(load, results, arguments.trajectories).run(
+            [n for n in known if n in (arguments.rows or default)])
     for count in arguments.trajectories:
         print(f'\n{count} trajectories, median ms (times the floor)\n'
               + table(results.data, str(count)))

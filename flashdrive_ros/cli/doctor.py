@@ -100,9 +100,18 @@ def transport() -> Finding:
     domain = os.environ.get('ROS_DOMAIN_ID', '0')
     large = any(os.environ.get(v) for v in ('FASTDDS_BUILTIN_TRANSPORTS',
                                             'FASTDDS_DEFAULT_PROFILES_FILE'))
-    hint = ('' if large or 'fastrtps' not in name else
-            '; for raw images of 1 MB and more set FASTDDS_BUILTIN_TRANSPORTS=LARGE_DATA')
+    hint = '' if large or 'fastrtps' not in name else f'; {large_images()}'
     return Finding('DDS', True, f'{name}, domain {domain}{hint}')
+
+
+def large_images() -> str:
+    """Say how raw images of 1 MB and more arrive: the settings file, where it is installed."""
+    from ..recording.definitions import share_folders
+    file = next((f for folder in share_folders('flashdrive_ros')
+                 if (f := folder / 'config' / 'large_images.xml').is_file()),
+                'config/large_images.xml')
+    return (f'for raw images of 1 MB and more export FASTDDS_DEFAULT_PROFILES_FILE={file} '
+            'for every process (docs/cameras.md)')
 
 
 def torch() -> Finding:

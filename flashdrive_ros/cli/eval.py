@@ -198,6 +198,8 @@ def _drafting(args) -> int:
         {'target': args.model, 'drafter': companion(args.model)}, args.seconds, args.engine_seed,
         engine_settings(args.set, 'drafting', 'settle_reasoning'))
     return _measure(args, 'drafting', config, drafted_driving, drafted_driving)
+
+
 def _quantization(args) -> int:
     from ..evaluation import low_bit
     rows = _only(dict.fromkeys(low_bit.SETTINGS), args.rows, 'row')

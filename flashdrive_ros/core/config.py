@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from .types import InputError
+from .types import FEATURE_DTYPES, SEGMENTS, InputError
 
 
 class CheckpointError(RuntimeError):
@@ -122,6 +122,10 @@ class PromptConfig:
     frames_per_camera: int = 4
     camera_ids: tuple[int, ...] | None = None
     """Cameras that the model insists on; None: any subset."""
+    system: str = ''
+    """Text of the system turn; '' is that of driving."""
+    camera_names: tuple[str, ...] = ()
+    """Names of the cameras 0, 1, ... in the prompt; () are those of a car."""
     extra_tokens: tuple[str, ...] = ()
     """Tokens after the markers, a whole range written `<0>..<1000>`."""
 
@@ -340,6 +344,13 @@ class EngineConfig:
     max_primitive_tokens most tokens of the answer to one such question
     box_confidence       a drafted coordinate of a box is uncertain below this probability
     box_spread           and when likely ones lie further apart than that, in 1/1000 of the image
+    features             hidden states for action models (see `plan_features.py`): 'off', 'plan'
+                         (with every plan) or 'drawn' (with plans that are asked for primitives)
+    feature_layers       which: 0 is the embedding output, i the output of layer i, -1 the last,
+                         behind the final norm
+    feature_segments     of which tokens: 'question', 'subtask', 'trajectory', 'image', 'other'
+    feature_dtype        'float32', 'float16' or 'bfloat16'
+    standardise_features each vector with mean 0 and standard deviation 1 over its channels
     """
 
     device: str = 'auto'
@@ -372,11 +383,17 @@ class EngineConfig:
     max_primitive_tokens: int = 384
     box_confidence: float = 0.9
     box_spread: int = 60
+    features: str = 'off'
+    feature_layers: tuple[int, ...] = (-1,)
+    feature_segments: tuple[str, ...] = ('question', 'subtask', 'trajectory')
+    feature_dtype: str = 'bfloat16'
+    standardise_features: bool = False
 
     def __post_init__(self):
         """Refuse values out of range, naming the field."""
         object.__setattr__(self, 'velocity_reuse', tuple(sorted(set(self.velocity_reuse))))
-        object.__setattr__(self, 'primitives', tuple(self.primitives))
+        for name in ('primitives', 'feature_layers', 'feature_segments'):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         checks = {
             'cpu_threads': 0 <= self.cpu_threads <= 1024,
             'quantization': self.quantization in ('none', 'fp8', 'w4a8', 'w4a16'),
@@ -400,6 +417,11 @@ class EngineConfig:
             'max_primitive_tokens': 1 <= self.max_primitive_tokens <= 4096,
             'box_confidence': 0 <= self.box_confidence <= 1,
             'box_spread': 0 <= self.box_spread <= 1000,
+            'features': self.features in ('off', 'plan', 'drawn'),
+            'feature_layers': len(self.feature_layers) > 0,
+            'feature_segments': self.feature_segments and set(self.feature_segments) <= set(
+                SEGMENTS),
+            'feature_dtype': self.feature_dtype in FEATURE_DTYPES,
             'dtype': self.dtype in ('auto', 'float32', 'bfloat16', 'float16'),
         }
         for name, holds in checks.items():

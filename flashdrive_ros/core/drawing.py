@@ -14,6 +14,7 @@ import torch
 
 from .config import EngineConfig
 from .model import Alpamayo
+from .plan_features import FeatureCollector
 from .primitives.acceptance import Confidence
 from .primitives.coordinates import EXTRA_TOKENS
 from .primitives.flash import Answer, Drawn, FlashDecoder, FlashSettings
@@ -43,27 +44,31 @@ class Drawing:
         self.decoder = FlashDecoder(model, tokenizer, FlashSettings(
             mode=mode, max_tokens=config.max_primitive_tokens,
             confidence=Confidence(sure=config.box_confidence, spread=config.box_spread)), drafter)
-        self.questions = [torch.tensor(question_ids(model.config, tokenizer, r.question()),
-                                       device=model.device) for r in self.requests]
+        self.question_ids = [question_ids(model.config, tokenizer, r.question())
+                             for r in self.requests]
+        self.questions = [torch.tensor(ids, device=model.device) for ids in self.question_ids]
         self.config = replace(config, greedy=True)
         self.answers: tuple[Answer, ...] = ()
         """Answers to the last window's questions, with their token and pass counts."""
 
-    def draw(self, stream: PromptStream,
-             sizes: Mapping[int, tuple[int, int]]) -> tuple[Primitive, ...]:
+    def draw(self, stream: PromptStream, sizes: Mapping[int, tuple[int, int]],
+             collector: FeatureCollector | None = None) -> tuple[Primitive, ...]:
         """
         Primitives in the window that `stream` holds; the stream is left as it was.
 
         `sizes` are (height, width) of the original images by camera; questions about other
         cameras are left out.  The likeliest tokens are taken whatever the plan's sampling.
+        A `collector` is given the features of every question and answer.
         """
         primitives, answers = [], []
         suffix = stream.layout.suffix
         with stream.branch(suffix):
-            for request, question in zip(self.requests, self.questions):
+            for request, asked, question in zip(self.requests, self.question_ids, self.questions):
                 if request.camera_id is None or request.camera_id in sizes:
                     stream.truncate(suffix)
                     answers.append(self.decoder.decode(stream, question, self.config))
+                    if collector is not None:
+                        collector.answer(stream, asked, answers[-1])
                     primitives += [p for drawn in answers[-1].primitives
                                    for p in _primitives(drawn, request, sizes)]
         self.answers = tuple(answers)

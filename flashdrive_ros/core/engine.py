@@ -28,6 +28,7 @@ from .fast.path import FastPath
 from .fast.window import FastStream
 from .memory import FrameMemory, plain_encoder
 from .model import Alpamayo
+from .plan_features import FeatureChoice, FeatureCollector
 from .prompt import PromptLayout, build_layout, question_ids
 from .quantization.footprint import refuse_too_large
 from .quantization.swap import asked_for, check_device
@@ -78,6 +79,7 @@ class Engine:
         """Called in every step with the velocity field and its noise, for measurements."""
         self._check(config)
         self.drawing = self._drawing(config)
+        self.choice = FeatureChoice.of(config, model.config)
         self.fast = self._fast_path(config)
         if not self.trained:
             log.warning('model %s is UNTRAINED: its plans mean nothing', self.model_name)
@@ -145,6 +147,10 @@ class Engine:
                 raise InputError(f'{name} can not change while a model is loaded')
         self._check(config)
         drawing, known = self._drawing(config), self.streams
+        choice = FeatureChoice.of(config, self.model.config)
+        if (choice and choice.kept) != (self.choice and self.choice.kept):
+            self.streams = {}
+            self.memory.invalidate('features changed')
         if self._tail_slots(config) != self._tail_slots(self.config) or (
                 _sees_window(drawing) != _sees_window(self.drawing)):
             self.streams = {}
@@ -160,7 +166,7 @@ class Engine:
         if self.fast is not None and config.recompute_labels != self.config.recompute_labels:
             self.memory.invalidate('recompute_labels changed')
         layouts = {name: stream.layout for name, stream in known.items()}
-        self.config, self.drawing = config, drawing
+        self.config, self.drawing, self.choice = config, drawing, choice
         self._prepare(layouts)
 
     @torch.inference_mode()
@@ -170,8 +176,7 @@ class Engine:
             return
         for name, layout in layouts.items():
             if name not in self.streams:
-                self.streams[name] = self._stream(layout, self._tail_slots(self.config),
-                                                  self._window_drafter(name))
+                self.streams[name] = self._stream(name, layout)
             draft = None
             if self.drafter is not None:
                 context = self._taps(layout, always=True).last
@@ -341,16 +346,21 @@ class Engine:
             reasoned = self._reason(stream, hidden[-1], taps)
             if self.config.settle_reasoning:
                 reasoned = settle(stream, reasoned)
+        collector = self._collector(stream, history_ids, reasoned)
         with clock('act'):
             trajectories = self._act(stream, unguided, reasoned, start)
         with clock('draw'):
-            primitives = self._draw(stream, memory.encoded[frames.t0_ns].sizes)
+            primitives = self._draw(stream, memory.encoded[frames.t0_ns].sizes, collector)
+        kept = None
+        if collector is not None:
+            with clock('features'):
+                kept = collector.finish()
         state = WindowState('prefill' if shift == layout.frames else 'streaming', why,
                             window.known, layout.frames, encoded, layout.size, computed)
         memory.commit(frames.t0_ns, window, state.mode == 'prefill')
         self.plan_id += 1
         self.plans_since_reset += 1
-        return self._plan(frames, trajectories, reasoned, primitives, state, clock)
+        return self._plan(frames, trajectories, reasoned, primitives, kept, state, clock)
 
     def _choose(self, t0_ns, layout, unguided_layout) -> tuple[Window, int, str]:
         """Window for these frames, how many places of it are new, and why if all are."""
@@ -388,17 +398,17 @@ class Engine:
         stream = self.streams.get(name)
         if stream is None or stream.layout.size != layout.size or (
                 stream.layout.images != layout.images):
-            stream = self.streams[name] = self._stream(
-                layout, self._tail_slots(self.config), self._window_drafter(name))
+            stream = self.streams[name] = self._stream(name, layout)
         stream.layout = layout
         return stream, *stream.prefill(features, shift, history_ids, self.config.recompute_labels,
                                        taps)
 
-    def _stream(self, layout: PromptLayout, tail_slots: int,
-                window_drafter: Drafter | None) -> PromptStream:
+    def _stream(self, name: str, layout: PromptLayout) -> PromptStream:
+        tail_slots, drafter = self._tail_slots(self.config), self._window_drafter(name)
+        choice = self.choice if name == 'guided' else None
         if self.fast is not None:
-            return self.fast.stream(layout, tail_slots, window_drafter)
-        return PromptStream(self.model, layout, tail_slots, window_drafter)
+            return self.fast.stream(layout, tail_slots, drafter, choice)
+        return PromptStream(self.model, layout, tail_slots, drafter, choice)
 
     def _tail_slots(self, config: EngineConfig) -> int:
         """Slots behind the prompt, for what is generated there and for a block of drafts."""
@@ -454,14 +464,28 @@ class Engine:
         return (isinstance(stream, FastStream) and unguided is None
                 and self.flow_observer is None and stream.flow.serves(reasoned))
 
-    def _draw(self, stream, sizes) -> tuple[Primitive, ...] | None:
-        """Primitives of this plan; None when it is not asked for any."""
-        if self.drawing is None:
-            return None
-        due = self.plans_since_reset % self.config.primitives_every == 0
-        return self.drawing.draw(stream, sizes) if due else None
+    @property
+    def _draws(self) -> bool:
+        """Say whether this plan is asked for primitives."""
+        return (self.drawing is not None
+                and self.plans_since_reset % self.config.primitives_every == 0)
 
-    def _plan(self, frames, trajectories, reasoned, primitives, state, clock) -> DrivePlan:
+    def _draw(self, stream, sizes, collector) -> tuple[Primitive, ...] | None:
+        """Primitives of this plan; None when it is not asked for any."""
+        return self.drawing.draw(stream, sizes, collector) if self._draws else None
+
+    def _collector(self, stream, history_ids, reasoned: Reasoned) -> FeatureCollector | None:
+        """Features of prompt and reasoning, when this plan comes with any."""
+        if self.choice is None or (self.config.features == 'drawn' and not self._draws):
+            return None
+        text, = reasoned.texts
+        collector = FeatureCollector(self.choice, 'verified' if text.drafted else 'autoregressive')
+        collector.prompt(stream, history_ids)
+        collector.text(stream, text.token_ids)
+        return collector
+
+    def _plan(self, frames, trajectories, reasoned, primitives, features, state,
+              clock) -> DrivePlan:
         arrays = {name: getattr(trajectories, name).numpy() for name in (
             'xyz', 'yaw', 'speed', 'acceleration', 'curvature')}
         scores = agreement(arrays['xyz'])
@@ -472,7 +496,7 @@ class Engine:
             dt_s=self.model.config.action.dt, reasoning=texts[chosen if len(texts) > 1 else 0],
             window=state, stage_times_ms=clock.finish(), model=self.model_name,
             trained=self.trained, primitives=primitives or (), drawn=primitives is not None,
-            all_reasonings=texts)
+            features=features, all_reasonings=texts)
 
     @torch.inference_mode()
     def ask(self, question: str) -> str:

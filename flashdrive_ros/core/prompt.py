@@ -94,7 +94,7 @@ def prompt_text(config: ModelConfig, camera_ids, nav_text: str = '',
     body = ''
     for camera in camera_ids:
         if prompt.include_camera_ids:
-            body += f'{DISPLAY_NAMES[camera]}: '
+            body += f'{(prompt.camera_names or DISPLAY_NAMES)[camera]}: '
         for frame in range(prompt.frames_per_camera):
             body += (f'frame {frame} ' if prompt.include_frame_nums else '') + IMAGE
     if question is not None:
@@ -105,7 +105,12 @@ def prompt_text(config: ModelConfig, camera_ids, nav_text: str = '',
         if nav_text and not config.is_r1:
             body += f'<|route_start|>{nav_text}<|route_end|>'
         ending = f'{REQUEST}{_TURN}<|cot_start|>'
-    return f'<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n{body}{ending}'
+    return f'{_opening(config)}{body}{ending}'
+
+
+def _opening(config: ModelConfig) -> str:
+    """Prompt up to the first camera."""
+    return f'<|im_start|>system\n{config.prompt.system or SYSTEM}<|im_end|>\n<|im_start|>user\n'
 
 
 def question_text(question: str) -> str:
@@ -154,7 +159,7 @@ def build_layout(config: ModelConfig, tokenizer: Tokenizer, camera_ids, grids, *
     starts = np.flatnonzero(ids == tokenizer.id('vision_start'))
     ends = np.flatnonzero(ids == tokenizer.id('vision_end')) + 1
     images = [(int(a), int(b)) for a, b in zip(starts, ends)]
-    first = len(tokenizer.encode(f'<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n'))
+    first = len(tokenizer.encode(_opening(config)))
     befores = [first, *(b for _, b in images[:-1])]
     labels = [(before, a) for before, (a, _) in zip(befores, images)]
     history = np.flatnonzero(ids == tokenizer.id('traj_history'))

@@ -14,6 +14,7 @@ from .decoder import TapList
 from .drafter import Drafter, Taps
 from .kv_cache import KVCache
 from .model import Alpamayo
+from .plan_features import FeatureChoice, both
 from .prompt import PromptLayout
 from .streaming import computed_slots, new_blocks, slide_table
 from .vision import ImageFeatures
@@ -29,13 +30,14 @@ class PromptStream:
     `prefill` computes what a window needs and drops the generated tokens of the
     last one; `extend` appends tokens.  `length` counts the slots that are valid.
     With a `drafter` that sees the whole prompt, its features of every slot are kept
-    as well, and slide along.  Where there is a `decoding`, that writes texts behind it.
+    as well, and slide along.  With a `choice`, so are the `states` that it chooses, of
+    generated tokens too.  Where there is a `decoding`, that writes texts behind it.
     """
 
     decoding: Decoding | None = None
 
     def __init__(self, model: Alpamayo, layout: PromptLayout, tail_slots: int,
-                 drafter: Drafter | None = None):
+                 drafter: Drafter | None = None, choice: FeatureChoice | None = None):
         self.model, self.layout, self.drafter = model, layout, drafter
         self.cache = KVCache(model.config.text, layout.size, tail_slots, model.dtype, model.device)
         tail = layout.next_position + np.arange(tail_slots)
@@ -44,6 +46,7 @@ class PromptStream:
         self.length = 0
         self.features = None if drafter is None else torch.zeros(
             layout.size, model.config.text.hidden_size, dtype=model.dtype, device=model.device)
+        self.states = choice and choice.store(layout, self.cache.capacity, model)
 
     def prefill(self, features: Sequence[Sequence[ImageFeatures]], shift: int,
                 history_ids: np.ndarray | None, labels: str = 'keep',
@@ -70,7 +73,12 @@ class PromptStream:
         images = ImageFeatures.cat([features[v][f] for v, f in blocks]) if blocks else None
         rows = np.searchsorted(slots, layout.image_token_slots(blocks)) if blocks else None
         own = None if self.drafter is None else Taps(self.drafter.config)
-        hidden = self._forward(ids[slots], slots, images, rows, both(own, taps))
+        kept = self.states and self.states.taps()
+        hidden = self._forward(ids[slots], slots, images, rows, both(kept, both(own, taps)))
+        if self.states is not None:
+            wanted = np.flatnonzero(self.states.wanted[slots])
+            indexes, at = (torch.from_numpy(a).to(model.device) for a in (wanted, slots[wanted]))
+            self.states.keep_prompt(cache.table[at], indexes, kept, hidden, len(slots))
         if own is not None:
             self._keep_features(torch.from_numpy(slots).to(model.device), own)
         self.length = layout.size
@@ -100,7 +108,11 @@ class PromptStream:
         """Append `token_ids` [n] and return their final hidden states [n, hidden]."""
         attend = TailAttention(self.cache, self.length, len(token_ids))
         x = self.model.embed_tokens(token_ids)[None]
-        hidden = self.model.language_model(x, attend, taps=taps)[0]
+        kept = self.states and self.states.taps()
+        hidden = self.model.language_model(x, attend, taps=both(kept, taps))[0]
+        if self.states is not None:
+            slots = self.length + torch.arange(len(token_ids), device=token_ids.device)
+            self.states.keep_behind(slots, kept, hidden)
         self.length += len(token_ids)
         return hidden
 
@@ -128,21 +140,3 @@ class PromptStream:
         finally:
             self.cache.k[:, :, behind], self.cache.v[:, :, behind] = keys, values
             self.length = length
-
-
-class _Pair:
-    """Two collectors of the states of one pass."""
-
-    def __init__(self, *taps: TapList):
-        self.taps = taps
-
-    def append(self, x: Tensor) -> None:
-        for taps in self.taps:
-            taps.append(x)
-
-
-def both(one: TapList | None, other: TapList | None) -> TapList | None:
-    """Let the collectors that there are collect; None when there is none."""
-    if one is None or other is None:
-        return other if one is None else one
-    return _Pair(one, other)

@@ -130,14 +130,30 @@ class Primitive:
     token_ids: tuple[int, ...] = ()
 
 
+SEGMENTS = {'question': 0, 'subtask': 1, 'trajectory': 2, 'image': 3, 'other': 255}
+"""
+Segments of a plan's features and their ids.
+
+question    text of the prompt (history and route included) and of questions for primitives
+subtask     the reasoning, and what answers say besides primitives
+trajectory  primitives that are trajectories, from start to end token
+image       image tokens
+other       labels and markers around images, boxes and points
+"""
+FEATURE_DTYPES = ('float32', 'float16', 'bfloat16')
+
+
 @dataclass(frozen=True)
 class PlanFeatures:
     """
     Hidden states of one plan for action models (spec `vflash.md` section 4.7).
 
-    `values` is [layers, tokens, hidden]; `layer_ids` count as in transformers
-    (0 = embedding output); `segment_ids` are 0 question, 1 sub-task,
-    2 trajectory, 3 image, 255 other.
+    `values` [layers, tokens, hidden] are float32, float16 or, as uint16, the bits of bfloat16,
+    which `dtype` says.  `layer_ids` count as in transformers: 0 is the embedding output, i the
+    output of layer i, the last of all that behind the final norm.  `token_ids` uint32,
+    `positions` int32 (temporal rotary position), `segment_ids` uint8 (`SEGMENTS`) and `valid`
+    bool are [tokens]; what is not valid was not computed, or is not finite.  `decode_path` is
+    that of the first primitive, else of the reasoning ('autoregressive' or 'verified').
     """
 
     values: np.ndarray
@@ -147,6 +163,8 @@ class PlanFeatures:
     segment_ids: np.ndarray
     valid: np.ndarray
     standardised: bool = False
+    dtype: str = 'float32'
+    decode_path: str = ''
 
 
 @dataclass(frozen=True)
@@ -181,8 +199,8 @@ class DrivePlan:
 
     `trained` is False while the model's weights are random: such a plan must
     never reach a vehicle.  `stage_times_ms` has encode, prefill, reason, act,
-    draw and total.  `primitives` are those that `EngineConfig.primitives` asks for;
-    `drawn` is False for a plan that was not asked for any.
+    draw and total, and features when there are any.  `primitives` are those that
+    `EngineConfig.primitives` asks for; `drawn` is False for a plan that was not asked for any.
     """
 
     t0_ns: int

@@ -159,7 +159,8 @@ class DriveNode(LifecycleNodeMixin, Node):
             timeout_s=p['timeout_s'], extrapolation_s=p['odometry_extrapolation_s'],
             odometry=OdometryBuffer(max_jump_m=p['odometry_jump_m']))
         self._outputs = PlanOutputs(self, p['base_frame'], tuple(topics), self._report,
-                                    p['output_frame'], camera_mounts(p['camera_mounts']))
+                                    p['output_frame'], camera_mounts(p['camera_mounts']),
+                                    p['feature_budget_mb'])
         self._listening = Subscriptions(self, self._report, self._deaf)
         subscribe = self._listening.add
         camera_qos = qos.camera(p['camera_reliability'], p['camera_depth'])

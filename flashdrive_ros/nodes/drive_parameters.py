@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from ..core.config import EngineConfig
 from ..core.types import CAMERA_NAMES
+from .features import BUDGET_MB
 from .gate import GateLimits
 from .parameters import ParameterSpec as P
 
@@ -43,6 +44,8 @@ NODE = (
     P('base_frame', 'string', 'base_link', 'frame id of plans: the vehicle'),
     P('output_frame', 'string', '', 'frame of trajectory and path: that of the odometry, or '
       'another to which /tf leads, e.g. map; empty: base_frame'),
+    P('feature_budget_mb', 'float', BUDGET_MB, 'plan features that take more are not published; '
+      'the default is what config/large_images.xml lets through shared memory, MB', 0.01, 1024.0),
 )
 
 _DEFAULT, _LIMITS = EngineConfig(), GateLimits()
@@ -68,7 +71,9 @@ NODE += GATE
 
 
 def _engine(name: str, kind: str, text: str, *range_, live: bool = True, **more) -> P:
-    return P(name, kind, getattr(_DEFAULT, name), text, *range_, live=live, **more)
+    default = getattr(_DEFAULT, name)
+    return P(name, kind, list(default) if kind.endswith('[]') else default, text, *range_,
+             live=live, **more)
 
 
 ENGINE = (
@@ -117,6 +122,16 @@ ENGINE = (
             'a drafted coordinate of a box is uncertain below this probability', 0.0, 1.0),
     _engine('box_spread', 'int', 'and when likely ones lie further apart than this, in 1/1000 of '
             'the image', 0, 1000),
+    _engine('features', 'string', 'hidden states for action models: with every plan, or with '
+            'those that are asked for primitives', choices=('off', 'plan', 'drawn')),
+    _engine('feature_layers', 'int[]', 'layers of the features: 0 is the embedding output, -1 the '
+            'last, behind the final norm'),
+    _engine('feature_segments', 'string[]',
+            'tokens of the features: question, subtask, trajectory, image, other'),
+    _engine('feature_dtype', 'string', 'number type of the features',
+            choices=('float32', 'float16', 'bfloat16')),
+    _engine('standardise_features', 'bool',
+            'each vector of the features with mean 0 and standard deviation 1'),
     _engine('recompute_labels', 'string', 'frame labels that a streaming step computes again',
             choices=('keep', 'newest', 'all')),
     _engine('refresh_period_s', 'float', 'a full prefill at least this often, s; 0: never',

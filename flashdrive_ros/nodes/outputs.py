@@ -16,7 +16,7 @@ from visualization_msgs.msg import MarkerArray
 from flashdrive_ros import msg
 
 from ..core.types import CAMERA_NAMES, DrivePlan, InputError
-from . import autoware, clouds, detections, qos
+from . import autoware, clouds, detections, features, qos
 from .annotations import AnnotatedImages, Calibration
 from .fixed_frame import FixedFrame, FixedPose
 from .inputs import StepInput
@@ -33,6 +33,7 @@ TOPICS = {
     'reasoning': String,
     'reasoning_stamped': msg.Reasoning,
     'stage_latency': msg.StageLatency,
+    'features': msg.PlanFeatures,
 }
 
 
@@ -49,9 +50,10 @@ class PlanOutputs:
 
     def __init__(self, node, frame_id: str, cameras: Sequence[int],
                  report: Callable[[str, Exception], None], output_frame: str = '',
-                 mounts: Mapping[int, tuple] | None = None):
+                 mounts: Mapping[int, tuple] | None = None,
+                 feature_budget_mb: float = features.BUDGET_MB):
         self._node = node
-        self._frame_id = frame_id
+        self._frame_id, self._feature_budget_mb = frame_id, feature_budget_mb
         self._report = report
         self.fixed_frame = FixedFrame(output_frame if output_frame != frame_id else '')
         """Of candidate trajectories, and of trajectory and path when it has a name."""
@@ -84,6 +86,7 @@ class PlanOutputs:
         self._send('reasoning_stamped', message.reasoning)
         self._send('stage_latency', message.latency)
         self._send('markers', self._markers.of(plan, message))
+        self._send_features(plan)
         self._send_autoware(message, pose)
         if plan.drawn:
             self._send('primitives', message.primitives)
@@ -99,6 +102,16 @@ class PlanOutputs:
         except InputError as error:
             self._report('output', error)
             return None
+
+    def _send_features(self, plan: DrivePlan):
+        if plan.features is None:
+            return
+        try:
+            message = features.features_message(plan, self._frame_id, self._feature_budget_mb)
+        except InputError as error:
+            self._report('features', error)
+        else:
+            self._send('features', message)
 
     def _send_autoware(self, message: msg.DrivePlan, pose: FixedPose | None):
         wanted = autoware.topics()

@@ -28,6 +28,8 @@ from .recording_parameters import RECORDER
 
 DISCOVERY_S = 0.2
 REPORT_S = 2.0
+DRAWN = '.*/annotated/.*'
+"""Images that are drawn only for those who subscribe: not for a recorder that is not asked to."""
 DEPTH = 100
 """Messages per topic that wait for the executor; the bag's own queue is bounded in bytes."""
 
@@ -39,7 +41,7 @@ class RecorderNode(Node):
         super().__init__('recorder', **kwargs)
         values = NodeParameters(self, RECORDER, fixed=lambda: True)
         self._wanted = _patterns(values['topics'] or ['.*'])
-        self._unwanted = _patterns(values['exclude'])
+        self._unwanted = _patterns([*values['exclude'], *([] if values['topics'] else [DRAWN])])
         self._prefer_compressed = values['prefer_compressed']
         self._refused: set[str] = set()
         self._reported_drops = 0

@@ -7,7 +7,7 @@ RECORDER = (
     P('bag', 'string', 'bag', 'folder to write; it must not exist'),
     P('storage', 'string', 'mcap', 'format of the bag', choices=('mcap', 'sqlite3')),
     P('topics', 'string[]', [], 'regular expressions: a topic is recorded when one matches its '
-      'whole name; empty: all'),
+      'whole name; empty: all but annotated images, which are drawn only for subscribers'),
     P('exclude', 'string[]', ['/parameter_events', '.*/_.*'],
       'regular expressions of topics to leave out'),
     P('prefer_compressed', 'bool', True,

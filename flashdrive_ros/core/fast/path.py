@@ -10,6 +10,7 @@ from ..config import EngineConfig
 from ..drafter import Drafter
 from ..graphs import GraphPool
 from ..model import Alpamayo
+from ..plan_features import FeatureChoice
 from ..prompt import PromptLayout
 from . import reference
 from .vision import FastVision
@@ -39,10 +40,11 @@ class FastPath:
                    GraphPool(model.device, graphs))
 
     def stream(self, layout: PromptLayout, tail_slots: int,
-               window_drafter: Drafter | None) -> FastStream:
+               window_drafter: Drafter | None,
+               choice: FeatureChoice | None = None) -> FastStream:
         """Stream of a prompt, as `PromptStream`."""
         return FastStream(self.model, layout, tail_slots, self.operations, self.pool, self.drafter,
-                          window_drafter)
+                          window_drafter, choice)
 
 
 def operations(fusion: bool, device: torch.device) -> ModuleType:

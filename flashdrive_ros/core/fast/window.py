@@ -16,10 +16,11 @@ from ..drafter import Drafter, Taps
 from ..graphs import GraphPool, Stages
 from ..kv_cache import KVCache
 from ..model import Alpamayo
+from ..plan_features import FeatureChoice, both
 from ..prompt import PromptLayout
 from ..quantization.products import Product
 from ..speculative import Draft
-from ..stream import PromptStream, both
+from ..stream import PromptStream
 from ..streaming import computed_slots, new_blocks, slide_table
 from ..vision import ImageFeatures
 from .decoding import Decoding
@@ -42,8 +43,8 @@ class FastStream(PromptStream):
 
     def __init__(self, model: Alpamayo, layout: PromptLayout, tail_slots: int,
                  operations: ModuleType, pool: GraphPool, drafter: Drafter | None = None,
-                 window_drafter: Drafter | None = None):
-        super().__init__(model, layout, tail_slots, window_drafter)
+                 window_drafter: Drafter | None = None, choice: FeatureChoice | None = None):
+        super().__init__(model, layout, tail_slots, window_drafter, choice)
         self.ops, self.stack = operations, Stack(model.language_model, operations)
         self.stages = Stages(pool, f'prompt of {layout.size} slots')
         self.reader = drafter
@@ -139,9 +140,17 @@ class FastStream(PromptStream):
         final = model.config.text.num_hidden_layers - 1
         if ends is not None and final in ends.wanted:
             last = None if own is not None else ends.last
+        states = self.states
+        kept = states and states.taps()
+        if states is not None and last is not None:
+            last = max(last, states.rows_needed(computed))
         attend = WindowAttention(self.ops, cache, slots, runs(computed))
-        hidden = self.stack(x, attend, deepstack, rows, both(own, ends), last)
+        hidden = self.stack(x, attend, deepstack, rows, both(kept, both(own, ends)), last)
         self.hidden.copy_(hidden[-1])
+        if states is not None:
+            indexes = self._constant(('states', shift, labels), lambda: np.flatnonzero(
+                states.wanted[computed]))
+            states.keep_prompt(cache.table[slots[indexes]], indexes, kept, hidden, len(computed))
         if own is not None:
             self._keep_features(slots, own)
         if ends is not None:
@@ -202,8 +211,12 @@ class FastStream(PromptStream):
     def behind(self, tokens: Tensor, first: Tensor, taps: Taps | None = None) -> Tensor:
         """Hidden states [n, hidden] of `tokens` [n] in the slots from `first` [] on."""
         slots = first + torch.arange(len(tokens), device=tokens.device)
-        return self.stack(self.model.embed_tokens(tokens),
-                          TailAttention(self.ops, self.cache, slots), taps=taps)
+        kept = self.states and self.states.taps()
+        hidden = self.stack(self.model.embed_tokens(tokens),
+                            TailAttention(self.ops, self.cache, slots), taps=both(kept, taps))
+        if self.states is not None:
+            self.states.keep_behind(slots, kept, hidden)
+        return hidden
 
 
 class WindowAttention:

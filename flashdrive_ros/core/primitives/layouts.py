@@ -212,8 +212,21 @@ def dual_arm(points: int, axes: tuple[Axis, ...] = ROBOT_AXES) -> Layout:
         Part(p.type, p.points, p.axes, side) for side in ('left', 'right') for p in arm))
 
 
-DECLARED = {'trajectory_2d': trajectory_2d, 'trajectory_3d': trajectory_3d,
-            'trajectory_2d_3d': trajectory_2d_3d, 'dual_arm': dual_arm}
+@lru_cache(maxsize=256)
+def arm_3d(points: int) -> Layout:
+    """Return a hand's path in the frame of the main camera: 3 N + 2 tokens."""
+    return Layout('arm_3d', trajectory_3d(points, ROBOT_AXES).parts)
+
+
+@lru_cache(maxsize=256)
+def arm_2d_3d(points: int) -> Layout:
+    """Return a hand's path in the main image, then in its camera's frame: 5 N + 4 tokens."""
+    return Layout('arm_2d_3d', trajectory_2d_3d(points, ROBOT_AXES).parts)
+
+
+DECLARED = {'arm_3d': arm_3d, 'arm_2d_3d': arm_2d_3d, 'trajectory_2d': trajectory_2d,
+            'trajectory_3d': trajectory_3d, 'trajectory_2d_3d': trajectory_2d_3d,
+            'dual_arm': dual_arm}
 """Types that a tool call declares together with a number of points."""
 _CALL = re.compile(r'(\w+) ([1-9]\d{0,5})', re.ASCII)
 FIXED = {'point': point, 'box_2d': box}

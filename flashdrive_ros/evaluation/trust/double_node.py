@@ -38,8 +38,14 @@ class ObedientEngine(EngineDouble):
         """As every engine."""
         plan = super().step(frames, ego, nav_text, history)
         self.steps.clear()
+        self.prepared.clear()
         del self.resets[:-10]
         return plan
+
+    def prepare(self, camera_id, frame):
+        """As every engine; only the last frame is remembered."""
+        self.prepared.clear()
+        return super().prepare(camera_id, frame)
 
     def _obey(self, frames):
         orders = self.orders

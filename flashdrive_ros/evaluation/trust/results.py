@@ -66,7 +66,9 @@ def soak(args) -> int:
 
 def overhead(args) -> int:
     """Overhead of the node; 0 when every plan was heard."""
+    before = _load()
     done = node_overhead.measure(args.work, args.engine, args.plans, **_parameters(args))
+    done.update(load_before=before, load_after=_load())
     return _write(args.out / _named('node_overhead', args.engine, 'small'), done, args,
                   done['plans'] == done['asked'])
 

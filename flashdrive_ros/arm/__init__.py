@@ -1,0 +1,1 @@
+"""A robot arm in MuJoCo: simulator, scripted expert, plans and action heads."""

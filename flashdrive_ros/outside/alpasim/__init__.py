@@ -1,0 +1,1 @@
+"""AlpaSim's driver service over our engine: `flashdrive serve alpasim`."""
