@@ -77,7 +77,7 @@ class Expert:
     def act(self) -> tuple[np.ndarray, float]:
         """Joint targets [4] rad and gripper for the next period."""
         leg, tip = self.legs[self.leg], self.sim.tip
-        if self.fixed is None or leg.wait == 0 and leg.gripper:
+        if self.fixed is None or (leg.wait == 0 and leg.gripper):
             self.fixed = leg.goal(self.sim)  # what is held moves with the hand
         goal = self.fixed
         if np.linalg.norm(tip - goal) < NEAR_M or self.waited:

@@ -6,6 +6,7 @@ Train a model in the embedded world: data, losses, streaming fine-tuning.
     flashdrive train run --stage streaming-expert --model out/train/checkpoint …
     torchrun --nproc-per-node 4 -m flashdrive_ros.training run --minutes 30 --workers 8
     flashdrive train drafter --minutes 4 --workers 8 --out out/drafter
+    flashdrive train arm --minutes 10 --out out/arm --device cuda
     flashdrive train measure --workers 8
     flashdrive train benchmark --batch 64 128 256
     flashdrive train evaluate --models out/train/checkpoint
@@ -30,6 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     settings.add_arguments(drafter, DrafterSettings)
     primitives = tasks.add_parser('primitives', help='the same with primitives only')
     settings.add_arguments(primitives, DrafterSettings, text_tokens=0)
+    arm = tasks.add_parser('arm', help='the robot arm: episodes, VLM, drafter, action heads; '
+                           'stages whose results are there are left out')
+    arm.add_argument('--out', default='out/arm', help='folder of all results')
+    arm.add_argument('--episodes', type=int, default=300, help='of each of the four tasks')
+    arm.add_argument('--only-episodes', action='store_true', help='only record those')
+    arm.add_argument('--minutes', type=float, default=10.0, help='for the VLM; the drafter takes '
+                     'a quarter of it, each of five heads a sixth')
+    arm.add_argument('--batch', type=int, default=32, help='samples per step')
+    arm.add_argument('--device', default='cpu', help='device to train on')
+    arm.add_argument('--seed', type=int, default=0, help='seed of weights and batches')
     measure = tasks.add_parser('measure', help='how fast clips are made, and how big they are')
     measure.add_argument('--workers', type=int, default=2, help='processes')
     measure.add_argument('--seconds', type=float, default=20.0, help='how long to measure')

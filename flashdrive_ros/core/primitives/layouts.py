@@ -224,8 +224,9 @@ def arm_2d_3d(points: int) -> Layout:
     return Layout('arm_2d_3d', trajectory_2d_3d(points, ROBOT_AXES).parts)
 
 
-DECLARED = {'arm_3d': arm_3d, 'arm_2d_3d': arm_2d_3d, 'trajectory_2d': trajectory_2d, 'trajectory_3d': trajectory_3d,
-            'trajectory_2d_3d': trajectory_2d_3d, 'dual_arm': dual_arm}
+DECLARED = {'arm_3d': arm_3d, 'arm_2d_3d': arm_2d_3d, 'trajectory_2d': trajectory_2d,
+            'trajectory_3d': trajectory_3d, 'trajectory_2d_3d': trajectory_2d_3d,
+            'dual_arm': dual_arm}
 """Types that a tool call declares together with a number of points."""
 _CALL = re.compile(r'(\w+) ([1-9]\d{0,5})', re.ASCII)
 FIXED = {'point': point, 'box_2d': box}
