@@ -3,10 +3,10 @@ from __future__ import annotations
 
 import torch
 
-from .episodes import CHUNK, CHUNKS_PER_PLAN
 from .head import ActionHead
 from .plans import Planner, pictures_of
 from .simulator import LIMIT_STEPS, TASKS, ArmSimulator
+from .timing import CHUNK, CHUNKS_PER_PLAN
 from .variants import VARIANTS, plan
 
 FIRST_SEED = 50_000
@@ -21,7 +21,7 @@ def run(name: str, head: ActionHead, planner: Planner, per_task: int,
         for seed in range(first_seed, first_seed + per_task):
             tables.append(ArmSimulator())
             tables[-1].reset(task, seed)
-    variant, generator = VARIANTS[name], torch.Generator().manual_seed(first_seed)
+    variant, generator = VARIANTS[name], torch.Generator(planner.device).manual_seed(first_seed)
     running, plans = list(range(len(tables))), None
     for chunk in range(max(LIMIT_STEPS.values()) // CHUNK):
         if not running:
@@ -32,11 +32,12 @@ def run(name: str, head: ActionHead, planner: Planner, per_task: int,
             plans, planned = plan(planner, variant, seen, told), list(running)
         rows = [planned.index(i) for i in running]
         now = planner.looks(seen, told)
-        state = torch.tensor([[*o.joints, o.gripper] for o in looks], dtype=torch.float32)
+        state = torch.tensor([[*o.joints, o.gripper] for o in looks],
+                             dtype=torch.float32, device=planner.device)
         memory = head.memory((now.features, now.segments), plans and (
             plans.features[rows], plans.segments[rows]))
-        age = torch.full((len(running),), chunk % CHUNKS_PER_PLAN)
-        actions = head.eval().act(state, age, memory, generator).double().numpy()
+        age = torch.full((len(running),), chunk % CHUNKS_PER_PLAN, device=planner.device)
+        actions = head.act(state, age, memory, generator).double().cpu().numpy()
         for i, own in zip(running, actions):
             for action in own:
                 if not tables[i].success and tables[i].steps < LIMIT_STEPS[tables[i].task]:

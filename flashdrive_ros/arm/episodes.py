@@ -15,13 +15,8 @@ import numpy as np
 from .cameras import MAIN_CAMERA
 from .expert import Expert
 from .simulator import LIMIT_STEPS, TASKS, ArmSimulator
+from .timing import CHUNK, SPACING, WAYPOINTS
 
-CHUNK = 20
-"""Periods of a chunk of actions (spec `vflash.md` section 4.2)."""
-CHUNKS_PER_PLAN = 3
-WAYPOINTS = 10
-SPACING = CHUNK * CHUNKS_PER_PLAN // WAYPOINTS
-"""Periods between two waypoints of a plan."""
 NOISE_RAD = 0.02
 HELD = 8
 """Periods that an episode goes on after its success."""
@@ -73,6 +68,6 @@ def make(path: Path, seeds: range, say=print) -> dict[str, np.ndarray]:
     samples = [sample for seed in seeds for task in TASKS for sample in record(sim, task, seed)]
     columns = {key: np.array([s[key] for s in samples]) for key in samples[0]}
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(path, **columns)
+    np.savez_compressed(path, **columns)
     say(f'{path}: {len(samples)} samples of {len(set(columns["episode"]))} episodes')
     return columns

@@ -4,22 +4,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import torch
-
-from ..core import checkpoint, drafter
+from ..core import checkpoint
 from ..evaluation.heads_results import merge
 from ..evaluation.intervals import wilson
 from .closed_loop import FIRST_SEED, run
-from .plans import Planner
-from .variants import VARIANTS, load
-
-HEADS = 'arm-heads'
-
-
-def planner_of(name: str) -> Planner:
-    """Planner of the checkpoint `name` with its drafter, on the CPU."""
-    model, tokenizer = checkpoint.load(name, torch.device('cpu'), torch.float32)
-    return Planner(model, tokenizer, drafter.load_companion(name, model, 'on'))
+from .plans import planner_of
+from .variants import HEADS, VARIANTS, load
 
 
 def heads_of(name: str) -> Path:
@@ -27,13 +17,15 @@ def heads_of(name: str) -> Path:
     return checkpoint.find(name).with_name(HEADS)
 
 
-def evaluate(name: str, out: Path, episodes: int = 100, only=(), say=print) -> dict:
+def evaluate(name: str, out: Path, episodes: int = 100, only=(), device: str = 'cpu',
+             say=print) -> dict:
     """Measure all variants, `episodes` each over four tasks, and merge them into `out`."""
-    planner, body = planner_of(name), {}
+    planner, body = planner_of(name, device), {}
     if out.is_file():
         body = json.loads(out.read_text(encoding='utf-8')).get('arm', {})
     for variant in only or VARIANTS:
-        head = load(heads_of(name), variant, planner.model.config.text.hidden_size)
+        hidden = planner.model.config.text.hidden_size
+        head = load(heads_of(name), variant, hidden).to(planner.device)
         hits = run(variant, head, planner, -(-episodes // 4))
         total, tried = sum(hits.values()), 4 * -(-episodes // 4)
         low, high = wilson(total, tried)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .episodes import CHUNK
+from .timing import CHUNK
 
 WIDTH, HEADS, BLOCKS, STEPS, SEGMENTS = 96, 4, 3, 8, 4
 AGES = 3

@@ -23,15 +23,31 @@ SOFT_BINS = 1.5
 SHARES = {'2d3d': 0.75, '3d': 0.2, 'text': 0.05}
 
 
-def texts(tokenizer: Tokenizer, rows: dict, at, forms) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids [B, N] of question and answer, their length [B], and where the answers begin [B]."""
-    asked = [tokenizer.encode(vlm.asked(str(rows['instruction'][i]), f))
-             for i, f in zip(at, forms)]
-    said = [tokenizer.encode(vlm.answer(str(rows['subtask'][i]), f, rows['uv'][i],
-                                        rows['metres'][i])) for i, f in zip(at, forms)]
-    whole = [torch.tensor(a + b) for a, b in zip(asked, said)]
-    ids = torch.nn.utils.rnn.pad_sequence(whole, batch_first=True)
-    return ids, torch.tensor([len(w) for w in whole]), torch.tensor([len(a) for a in asked])
+class Texts:
+    """Questions and answers of all samples in all forms, as ids."""
+
+    def __init__(self, tokenizer: Tokenizer, rows: dict, device: torch.device):
+        whole, asked = [], []
+        for form in vlm.FORMS:
+            for i in range(len(rows['step'])):
+                question = tokenizer.encode(vlm.asked(str(rows['instruction'][i]), form))
+                whole.append(torch.tensor(question + tokenizer.encode(vlm.answer(
+                    str(rows['subtask'][i]), form, rows['uv'][i], rows['metres'][i]))))
+                asked.append(len(question))
+        self.ids = torch.nn.utils.rnn.pad_sequence(whole, batch_first=True).to(device)
+        self.length = torch.tensor([len(w) for w in whole], device=device)
+        self.asked = torch.tensor(asked, device=device)
+        self.count = len(rows['step'])
+
+    def take(self, at: Tensor, form: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """
+        Ids [B, N] of samples `at` [B] in forms [B] (indexes of `FORMS`).
+
+        Also their number [B] and that of the questions' [B].
+        """
+        rows = form * self.count + at
+        length = self.length[rows]
+        return self.ids[rows, :int(length.max())], length, self.asked[rows]
 
 
 def loss_of(logits: Tensor, labels: Tensor, first: int) -> Tensor:
@@ -72,31 +88,32 @@ def train(rows: dict[str, np.ndarray], out: Path, *, minutes: float, batch: int 
     for module in (model.expert, model.action_in_proj, model.action_out_proj):
         module.requires_grad_(False)
     geometry = Geometry(model, tokenizer, (0, 1), (96, 96))
-    rng, first = np.random.default_rng(seed), tokenizer.id('0')
-    steppers, bases = optimisers(model, rate), rate
-    names, weights = list(SHARES), list(SHARES.values())
+    texts, seen_all = Texts(tokenizer, rows, model.device), vlm.pictures(
+        rows['main'], rows['wrist']).to(model.device)
+    generator, first = torch.Generator(model.device).manual_seed(seed), tokenizer.id('0')
+    steppers = optimisers(model, rate)
+    weights = torch.tensor([SHARES[form] for form in vlm.FORMS], device=model.device)
     begin, step, seen, log = time.monotonic(), 0, [], []
     while (share := (time.monotonic() - begin) / 60 / minutes) < 1:
-        at = rng.integers(len(rows['step']), size=batch)
-        ids, length, spoken = (t.to(device) for t in texts(
-            tokenizer, rows, at, rng.choice(names, size=batch, p=weights)))
-        seen_pictures = vlm.pictures(rows['main'][at], rows['wrist'][at]).to(device)
-        hidden = forward(model, geometry, seen_pictures, (ids,)).hidden
-        place = torch.arange(ids.shape[1] - 1, device=device)
+        at = torch.randint(texts.count, (batch,), generator=generator, device=model.device)
+        ids, length, spoken = texts.take(at, torch.multinomial(
+            weights, batch, replacement=True, generator=generator))
+        hidden = forward(model, geometry, seen_all[at], (ids,)).hidden
+        place = torch.arange(ids.shape[1] - 1, device=model.device)
         learned = (place >= spoken[:, None] - 1) & (place < length[:, None] - 1)
         loss = loss_of(model.lm_head(hidden[:, :-1][learned]), ids[:, 1:][learned], first)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        now = bases * min(1, (step + 1) / 40) * min(1.0, max(0.02, (1 - share) / 0.5))
+        now = rate * min(1, (step + 1) / 40) * min(1.0, max(0.02, (1 - share) / 0.5))
         for stepper in steppers:
             for group in stepper.param_groups:
                 group['lr'] = now
             stepper.step()
             stepper.zero_grad(set_to_none=True)
         step += 1
-        seen.append(loss.item())
+        seen.append(loss.detach())
         if step % 25 == 0:
-            log.append((step, round(float(np.mean(seen[-25:])), 4)))
+            log.append((step, round(float(torch.stack(seen[-25:]).mean()), 4)))
             say(f'vlm step {step} loss {log[-1][1]} {share:.0%}')
     raw = json.loads((out / 'config.json').read_text())
     raw['flashdrive'] |= {'trained': True, 'training': {

@@ -12,10 +12,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from .episodes import CHUNK, CHUNKS_PER_PLAN
 from .head import ActionHead
 from .plans import SUBTASK, TRAJECTORY, Planner, Plans
+from .timing import CHUNK, CHUNKS_PER_PLAN
 from .vlm import pictures
+
+HEADS = 'arm-heads'
+"""Folder of the heads, beside that of the VLM."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +76,17 @@ def train(rows: dict, name: str, planner: Planner, looks: tuple[Tensor, Tensor],
         place = {(rows['episode'][i], rows['step'][i]): k for k, i in enumerate(planned)}
         row_of = np.array([place[e, s - s % period] for e, s in zip(
             rows['episode'], rows['step'])])
-    state, actions = (torch.from_numpy(rows[k]).float() for k in ('state', 'actions'))
-    age = torch.from_numpy(rows['step'] % period // CHUNK)
-    head = ActionHead(planner.model.config.text.hidden_size)
+    device = planner.device
+    state, actions = (torch.from_numpy(rows[k]).float().to(device) for k in (
+        'state', 'actions'))
+    age = torch.from_numpy(rows['step'] % period // CHUNK).to(device)
+    row_of = torch.from_numpy(row_of).to(device)
+    head = ActionHead(planner.model.config.text.hidden_size).to(device)
     head.scale.copy_(head.normal(actions, state).flatten(0, 1).std(0).clamp(min=1e-3))
     stepper = torch.optim.AdamW(head.parameters(), rate, weight_decay=0.01)
-    rng, begin, step, seen = np.random.default_rng(seed), time.monotonic(), 0, []
+    begin, step, seen = time.monotonic(), 0, []
     while (share := (time.monotonic() - begin) / 60 / minutes) < 1:
-        at = rng.integers(len(state), size=batch)
+        at = torch.randint(len(state), (batch,), device=device)
         memory = head.memory((looks[0][at].float(), looks[1][at]), plans and (
             plans[0][row_of[at]].float(), plans[1][row_of[at]]))
         loss = head.loss(actions[at], state[at], age[at], memory)
@@ -91,14 +97,15 @@ def train(rows: dict, name: str, planner: Planner, looks: tuple[Tensor, Tensor],
         stepper.step()
         stepper.zero_grad(set_to_none=True)
         step += 1
-        seen.append(loss.item())
+        seen.append(loss.detach())
         if step % 50 == 0:
-            say(f'{name} step {step} loss {np.mean(seen[-50:]):.4f} {share:.0%}')
+            say(f'{name} step {step} loss {torch.stack(seen[-50:]).mean():.4f} {share:.0%}')
     out.mkdir(parents=True, exist_ok=True)
-    save_file({k: v.half() for k, v in head.state_dict().items()}, out / f'{name}.safetensors')
+    weights = {k: v.half().cpu() for k, v in head.state_dict().items()}
+    save_file(weights, out / f'{name}.safetensors')
     (out / f'{name}.json').write_text(json.dumps({
         'steps': step, 'batch': batch, 'seed': seed, 'minutes': minutes,
-        'loss': round(float(np.mean(seen[-50:])), 5)}) + '\n')
+        'device': device.type, 'loss': round(float(torch.stack(seen[-50:]).mean()), 5)}) + '\n')
     return out / f'{name}.safetensors'
 
 

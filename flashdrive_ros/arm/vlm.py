@@ -17,8 +17,8 @@ from ..core.primitives.coordinates import EXTRA_TOKENS
 from ..core.primitives.grammar import write
 from ..core.prompt import question_text
 from ..training.small_tokenizer import QWEN_TOKENS, SPLIT
-from .episodes import WAYPOINTS
 from .scene import COLOURS
+from .timing import WAYPOINTS
 
 SYSTEM = 'You guide a robot arm. Image 0 to 1000; metres x, y -5 to 5, z 0 to 10.'
 CAMERA_NAMES = ('Main camera', 'Wrist camera')

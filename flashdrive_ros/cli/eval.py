@@ -13,6 +13,7 @@ tables and charts go to OUT.
     flashdrive eval primitives --seeds 25
     flashdrive eval drafting --seeds 20
     flashdrive eval quantization --seeds 25 --windows 8
+    flashdrive eval heads --arm --episodes 100
     flashdrive eval film --out docs/driving.gif
 """
 from __future__ import annotations
@@ -74,6 +75,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _drafted(low_bit, seeds=25, first=20_000)
     low_bit.add_argument('--rows', nargs='+', default=[], metavar='ROW',
                          help='only these settings, such as "w4a8 expert calibrated"')
+    heads = kinds.add_parser('heads', help='action heads that attend to plan features: the '
+                             'robot arm, driving')
+    add = heads.add_argument
+    add('--arm', action='store_true', help='only the arm: five heads by what they get of a plan')
+    add('--driving', action='store_true', help='only driving: with and without the visual plan')
+    add('--model', default='', help='checkpoint whose heads are measured (default: arm for the '
+        'arm, small for driving)')
+    add('--episodes', type=int, default=100, help='of each head (default: %(default)s)')
+    add('--rows', nargs='+', default=[], metavar='HEAD', help='only these heads of the arm')
+    add('--device', default='cpu', help='torch device (default: %(default)s)')
+    add('--out', type=Path, default=Path('bench/results'), metavar='FOLDER',
+        help='for results (default: %(default)s)')
     film = kinds.add_parser('film', help='four scenarios as one small animated picture')
     add = film.add_argument
     add('--model', default='small', help='checkpoint (default: %(default)s)')
@@ -134,6 +147,7 @@ def run(args: argparse.Namespace) -> int:
     from ..errors import UserError
     try:
         return {'open-loop': _open_loop, 'closed-loop': _closed_loop, 'film': _film,
+                'heads': _heads,
                 'reasoning': _reasoning, 'primitives': _primitives,
                 'drafting': _drafting,
                 'quantization': _quantization}[args.what](args)
@@ -269,6 +283,30 @@ def _time(device: str, args, config, body) -> None:
         if found is not None:
             policy['latency_ms'] = {**found, 'device': device,
                                     'threads': torch.get_num_threads()}
+
+
+def _heads(args) -> int:
+    from ..errors import UserError
+    both = args.arm == args.driving
+    if args.arm or both:
+        try:
+            from ..arm.evaluate import evaluate
+            evaluate(args.model or 'arm', args.out / 'heads.json', args.episodes,
+                     tuple(args.rows), args.device)
+        except ModuleNotFoundError as error:
+            if error.name != 'mujoco':
+                raise
+            raise UserError('the arm needs MuJoCo: pip install "flashdrive_ros[arm]"') from error
+        except (FileNotFoundError, ValueError) as error:
+            raise UserError(str(error)) from error
+    if args.driving or both:
+        from types import SimpleNamespace
+
+        from ..evaluation.heads_results import merge
+        from ..heads import evaluate
+        given = {'episodes': args.episodes, **({'model': args.model} if args.model else {})}
+        merge(args.out / 'heads.json', 'driving', evaluate(SimpleNamespace(**given)))
+    return 0
 
 
 def _film(args) -> int:

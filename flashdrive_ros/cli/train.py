@@ -9,6 +9,7 @@ Train a model in the embedded world: data, losses, streaming fine-tuning.
     flashdrive train heads --stage gather --workers 2 --minutes 20
     flashdrive train heads --inputs plan --out out/heads/plan
     flashdrive train heads --stage reinforce --begin out/heads/plan --out out/heads/plan-rl
+    flashdrive train arm --minutes 10 --out out/arm --device cuda
     flashdrive train measure --workers 8
     flashdrive train benchmark --batch 64 128 256
     flashdrive train evaluate --models out/train/checkpoint
@@ -37,6 +38,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     heads = tasks.add_parser('heads', help='an action head for driving on the features of a '
                                            'frozen model: gather, supervised, reinforce')
     settings.add_arguments(heads, HeadSettings)
+    arm = tasks.add_parser('arm', help='the robot arm: episodes, VLM, drafter, action heads; '
+                           'stages whose results are there are left out')
+    arm.add_argument('--out', default='out/arm', help='folder of all results')
+    arm.add_argument('--episodes', type=int, default=300, help='of each of the four tasks')
+    arm.add_argument('--only-episodes', action='store_true', help='only record those')
+    arm.add_argument('--minutes', type=float, default=10.0, help='for the VLM; the drafter takes '
+                     'a quarter of it, each of five heads a sixth')
+    arm.add_argument('--batch', type=int, default=32, help='samples per step')
+    arm.add_argument('--device', default='cpu', help='device to train on')
+    arm.add_argument('--seed', type=int, default=0, help='seed of weights and batches')
     measure = tasks.add_parser('measure', help='how fast clips are made, and how big they are')
     measure.add_argument('--workers', type=int, default=2, help='processes')
     measure.add_argument('--seconds', type=float, default=20.0, help='how long to measure')

@@ -142,3 +142,10 @@ def curves(args: argparse.Namespace) -> None:
     if not pictures.draw(folder / 'log.jsonl', folder / 'curves.png'):
         raise CheckpointError(f"{folder / 'log.jsonl'}: no log, or no matplotlib to draw it with")
     print(folder / 'curves.png')
+
+
+def arm(args) -> None:
+    """Train the robot arm's models."""
+    from ..arm.training import train_all
+    train_all(Path(args.out), episodes=args.episodes, minutes=args.minutes, batch=args.batch,
+              seed=args.seed, device=args.device, only_episodes=args.only_episodes, say=log.info)
