@@ -1,6 +1,8 @@
 """What the drive node does when engine, device or peers let it down, over real DDS."""
+import re
 import signal
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -196,6 +198,16 @@ def test_the_fault_harness_tells_what_was_not_held(tmp_path):
 
 def test_faults_have_names_of_their_own():
     assert len({f.name for f in FAULTS}) == len(FAULTS) > 40
+
+
+def test_every_test_that_the_page_names_is_there():
+    tests = Path(__file__).parent
+    named = re.findall(r'`(test_\w+\.py)::(test_\w+)`',
+                       (tests.parent / 'docs' / 'trust.md').read_text(encoding='utf-8'))
+    assert len(named) > 40
+    missing = [f'{file}::{name}' for file, name in named
+               if f'def {name}(' not in (tests / file).read_text(encoding='utf-8')]
+    assert not missing
 
 
 def test_the_engine_of_the_harness_keeps_no_frames():

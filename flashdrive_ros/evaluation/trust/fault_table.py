@@ -19,6 +19,8 @@ from .faults import Fault
 from .rig import Rig
 
 FRONT = 1
+LARGE_JPEG = car.jpeg(car.picture(size=(640, 360)))
+"""Made before a fault begins: making it takes time in which odometry would have a hole."""
 HISTORY_S = 2.0
 """A plan needs 1.5 s of odometry without a hole."""
 
@@ -265,7 +267,7 @@ IMAGES = (
     Fault('damaged JPEGs, half of all', 'bytes', may_lose=1.0,
           distort=_frames(lambda e, rng: _damaged(e, rng) if rng.random() < 0.5 else [e])),
     Fault('image size changes', distort=_frames(
-        lambda e, rng: [replace(e, data=car.jpeg(car.picture(size=(640, 360))))])),
+        lambda e, rng: [replace(e, data=LARGE_JPEG)])),
 )
 RAW = (
     Fault('raw images in 12 encodings, another every frame', distort=_encodings,
