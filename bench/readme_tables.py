@@ -302,9 +302,12 @@ def node_overhead(data: dict) -> list[str]:
     """From the stamp to the plan, less the engine."""
     return [f'From the stamp of {len(data["cameras"])} cameras '
             f'({"×".join(map(str, data["image_size"]))}, JPEG) to the plan in another process, '
-            f'less the engine\'s step: {data["p50_ms"]:.1f} ms at the median, '
+            f'less the engine: {data["p50_ms"]:.1f} ms at the median, '
             f'{data["p95_ms"]:.1f} ms at p95, over {data["plans"]} plans of engine '
-            f'`{data["engine"]}`; {data["decoding_p50_ms"]:.1f} ms of it decode the images. '
+            f'`{data["engine"]}` (a step takes {data["engine_p50_ms"]:.0f} ms). In '
+            f'{_percent(data["waited"])} of them the engine was still busy at the stamp; they '
+            'count from the plan before. Decoding images takes '
+            f'{data["decoding_p50_ms"]:.1f} ms. '
             f'{data["hardware"]["cores"]} cores, load {data["hardware"]["load_average"]:.1f}.']
 
 
